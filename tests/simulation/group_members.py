@@ -229,9 +229,7 @@ class Member:
         outcomes = [each.end() for each in handlings]
         self._world.note(f"{self.name} ends {[_name(each) for each in messages]}: {outcomes}")
         failed = [
-            message
-            for message, outcome in zip(messages, outcomes, strict=True)
-            if outcome != "ok"
+            message for message, outcome in zip(messages, outcomes, strict=True) if outcome != "ok"
         ]
         if failed:
             raise RetrySome(failed)

@@ -130,7 +130,8 @@ class DeliveryWindow:
         *("is_dropped", "is_lost", "is_unlocked"),
         *("is_paused", "is_queued", "is_stopped", "locked_until", "message_filter", "needed"),
         "next_offset",
-        *("not_before", "postponed", "pulled_at", "queue", "replica", "room", "running", "saving", "waiting"),
+        *("not_before", "postponed", "pulled_at", "queue", "replica", "room", "running"),
+        *("saving", "waiting"),
     )
 
     def __init__(

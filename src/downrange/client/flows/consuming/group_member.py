@@ -207,12 +207,9 @@ class GroupMember:
             yield from refresh_all(core, self.named_topics())
             yield from send_heartbeats(core)
             yield from rebalance(self)
-        except GeneratorExit:
+        except BaseException as error:
             self._give_up()
-            raise
-        except BaseException:
-            self._give_up()
-            if isinstance(self._commits, LocalCommits):
+            if isinstance(error, Exception) and isinstance(self._commits, LocalCommits):
                 yield from self._commits.release()
             raise
 

@@ -220,9 +220,7 @@ def _first_offset(member: GroupMember, queue: QueueId) -> Flow[FirstOffset]:
     return (yield from first_offset(core, member.group, queue, options.start, deadline=deadline))
 
 
-def _lock(
-    member: GroupMember, queues: list[QueueId]
-) -> Flow[tuple[list[QueueId], set[QueueId]]]:
+def _lock(member: GroupMember, queues: list[QueueId]) -> Flow[tuple[list[QueueId], set[QueueId]]]:
     """Return the queues that may be taken now, and those of them whose lock this member has."""
     core, options = member.core, member.options
     deadline = core.clock.now() + core.options.call_timeout
