@@ -42,6 +42,8 @@ _SEND_BACK_TIMEOUT: Final = 5.0
 _QUICK: Final = 0.0001
 #: Seconds after which waiting messages get another worker, if handlers were quick so far.
 _RELIEF: Final = 0.01
+#: The shortest pause, in seconds, before a window is looked at again.
+_TICK: Final = 0.001
 #: The average time of a handler moves to the last one by one part in this many.
 _SMOOTHING: Final = 16
 
@@ -363,8 +365,12 @@ class PushCore:
     def _continue_in(self, window: DeliveryWindow, seconds: float) -> Flow[None]:
         """Put a window into the line again after a time."""
 
+        clock = self.core.clock
+        until = clock.now() + seconds
+
         def later() -> Flow[None]:
-            yield Pause(seconds)
+            while (left := until - clock.now()) > 0:  # a timer may fire a little too early
+                yield Pause(max(left, _TICK))
             self._arrived(window)
 
         yield UserCall(self._spawn, (later(),))
