@@ -27,7 +27,7 @@ from downrange.errors import ClientClosed, ForkedClient, RocketMQError, WrongEve
 from downrange.memory import keep_freed_memory
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Awaitable, Callable, Iterable
     from concurrent.futures import Executor
 
     from downrange.client.drivers.dialer import Dialer
@@ -196,7 +196,7 @@ class AioDriver:
                     if type(effect) is UserCall:
                         answer = effect.function(*effect.args)
                         if isawaitable(answer):
-                            answer = await answer
+                            answer = await _own_errors(answer)
                         quick_calls += 1
                         if quick_calls % _CALLS_PER_TURN == 0:
                             await asyncio.sleep(0)  # others get their turn
@@ -319,6 +319,17 @@ class AioDriver:
         for connection in list(self._connections.values()):
             if connection.used_at < oldest and not connection.in_flight:
                 connection.close("it was not used")
+
+
+async def _own_errors(awaited: Awaitable[Any]) -> Any:
+    """Await the user's coroutine; a `CancelledError` of its own does not end this task."""
+    try:
+        return await awaited
+    except asyncio.CancelledError as error:
+        task = asyncio.current_task()
+        if task is None or task.cancelling():
+            raise
+        raise RuntimeError("it was cancelled, but not by the consumer") from error
 
 
 def _performing(effect: Effect) -> Flow[Any]:

@@ -184,7 +184,7 @@ class PushCore:
             shown = delivery.shown
             try:
                 yield UserCall(handler, (shown if is_batch else shown[0],))
-            except Exception as error:
+            except (Exception, SystemExit) as error:
                 yield from self.fail(delivery, error)
             else:
                 self.finish(delivery)
@@ -254,7 +254,7 @@ class PushCore:
 
     # ---- failures ----------------------------------------------------------------------------
 
-    def fail(self, delivery: Delivery, error: Exception) -> Flow[None]:
+    def fail(self, delivery: Delivery, error: BaseException) -> Flow[None]:
         """Do what the exception of a handler asks for, and publish it with the plan."""
         window, counts = delivery.window, self.member.counts
         verdict = verdict_of(delivery.messages, delivery.shown, error)
