@@ -22,7 +22,7 @@ from downrange.client.flows.consuming.delivery_window import Buffer, DeliveryWin
 from downrange.client.flows.consuming.fetch_loop import fetch
 from downrange.client.flows.consuming.member_requests import serve_member
 from downrange.client.flows.consuming.pull import EVERYTHING, check_filter
-from downrange.client.flows.consuming.queue_locks import LOCK_TRUST, lock, unlock
+from downrange.client.flows.consuming.queue_locks import lock, unlock
 from downrange.client.flows.consuming.rebalance import rebalance, rebalance_loop
 from downrange.client.flows.consuming.subscriptions import Subscriptions, member_entry
 from downrange.client.flows.effects import Flow, Pause, Signal, UserCall, Wait
@@ -39,6 +39,7 @@ from downrange.client.flows.routing.lookup import refresh_all
 from downrange.client.flows.routing.membership import send_heartbeats, unregister
 from downrange.client.flows.validation import check_group
 from downrange.errors import ClientClosed, RocketMQError
+from downrange.options.consumers import LOCK_TRUST
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
