@@ -84,17 +84,21 @@ class GroupLedger:
         random: Chooses the plans.
         is_calm: Whether there are no faults.
         is_batched: Whether the handler takes lists; these have simpler plans.
+        is_orderly: Whether failed attempts are counted by each owner of a queue for itself.
 
     Attributes:
         handlings: By key: the body, and in broadcast also the member.
         overlaps: Orderly: how often two members handled a queue at the same time.
     """
 
-    def __init__(self, random: Random, *, is_calm: bool, is_batched: bool) -> None:
+    def __init__(
+        self, random: Random, *, is_calm: bool, is_batched: bool, is_orderly: bool
+    ) -> None:
         self.handlings: dict[tuple[str, bytes], Handling] = {}
         self.overlaps = 0
         self._random = random
         self._is_calm = is_calm
+        self._is_orderly = is_orderly
         self._plans = {
             plan: weight for plan, weight in _PLANS.items() if not is_batched or plan != ("dead",)
         }
@@ -108,8 +112,17 @@ class GroupLedger:
             handling = self.handlings[scope, body] = Handling(plan)
         handling.started += 1
         if self._is_calm:
-            assert handling.started <= handling.expected, f"{body!r} is handled once too often"
+            assert self._is_asked_for(handling), f"{body!r} is handled once too often"
         return handling
+
+    def _is_asked_for(self, handling: Handling) -> bool:
+        """Return whether its calls are no more than its plan asks for."""
+        is_counted_anew = self._is_orderly and handling.plan == ("error",)
+        return handling.started <= handling.expected or is_counted_anew
+
+    def is_exact(self, handling: Handling) -> bool:
+        """Return whether its calls are as many as its plan asks for."""
+        return handling.started >= handling.expected and self._is_asked_for(handling)
 
     def is_done(self, scope: str, body: bytes, dead: set[bytes]) -> bool:
         """Return whether a message was handled, or is a dead letter."""

@@ -96,7 +96,9 @@ class Group:
         batch = 1 if self.is_orderly or is_broadcast else random.choice((1, 1, 4))
         self.members: dict[str, Member] = {}
         self.left = 0
-        self.ledger = GroupLedger(random, is_calm=world.is_calm, is_batched=batch > 1)
+        self.ledger = GroupLedger(
+            random, is_calm=world.is_calm, is_batched=batch > 1, is_orderly=self.is_orderly
+        )
         self._world = world
         self._made = 0
         self._settings: dict[str, Any] = {

@@ -224,7 +224,7 @@ class GroupWorld(World):
         expected: set[bytes] = set()
         for (scope, body), handling in group.ledger.handlings.items():
             if not group.is_broadcast:
-                assert handling.started == handling.expected, f"{scope} {body!r}: {handling}"
+                assert group.ledger.is_exact(handling), f"{scope} {body!r}: {handling}"
             if handling.becomes_dead and not group.is_broadcast:
                 expected.add(body)
         assert set(dead) == expected

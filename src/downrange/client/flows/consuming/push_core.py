@@ -364,7 +364,6 @@ class PushCore:
 
     def _continue_in(self, window: DeliveryWindow, seconds: float) -> Flow[None]:
         """Put a window into the line again after a time."""
-
         clock = self.core.clock
         until = clock.now() + seconds
 
