@@ -267,6 +267,11 @@ class DeliveryWindow:
 
     # ---- its lock and its end ----------------------------------------------------------------
 
+    @property
+    def is_sure(self) -> bool:
+        """Whether nothing happened that may have cost the lock, if it has one."""
+        return self.locked_until > 0 or not self.has_lock
+
     def confirm_lock(self, until: float) -> None:
         """Note that the broker confirmed the lock."""
         if not self.has_lock:

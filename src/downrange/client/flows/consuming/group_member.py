@@ -455,13 +455,13 @@ class GroupMember:
         core, options = self.core, self.options
         while not (yield from self._sleep(options.commit_interval)):
             deadline = core.clock.now() + core.options.call_timeout
-            yield from self.commit(list(self.windows.values()), deadline)
+            yield from self.commit([w for w in self.windows.values() if w.is_sure], deadline)
 
     def _lock_loop(self) -> Flow[None]:
         """Renew the locks of all windows, at once after a connection was lost."""
         clock, interval = self.core.clock, self.options.lock_interval
         while True:
-            is_sure = all(w.locked_until or not w.has_lock for w in self.windows.values())
+            is_sure = all(window.is_sure for window in self.windows.values())
             yield Wait(self._doubt, clock.now() + (interval if is_sure else _RESTART))
             if self.is_closing:
                 return
@@ -490,9 +490,13 @@ class GroupMember:
         yield from core.publish()
 
     def _on_lost(self, address: str) -> None:
-        """Doubt the locks at a broker whose connection ended: it may have given them to others."""
+        """Doubt what a broker whose connection ended has: it may have begun anew.
+
+        It may have lost the last commits, and given locks to others.
+        """
         for window in self.windows.values():
             if self.is_shared and self.core.routes.master_of(window.queue.broker) == address:
+                window.committed = None
                 window.locked_until = 0.0
                 self._doubt.fire()
 
