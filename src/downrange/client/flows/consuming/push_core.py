@@ -264,8 +264,6 @@ class PushCore:
             window.settle(message)
         if window.is_dropped:
             plan = "its queue belongs to another member now, which handles it"
-        elif not verdict.failed:
-            plan = ""
         elif not self.member.is_shared:
             plan = yield from self._try_here(delivery, verdict)
         elif self.is_orderly:
@@ -274,12 +272,11 @@ class PushCore:
             plan = yield from self._deliver_again(window, verdict)
         window.end(delivery, self.core.clock.now())
         self._continue(window)
-        if verdict.failed:
-            if not self.is_signal(error):
-                self.core.user_errors += 1
-            notice = HandlerFailed(self.member.group, verdict.failed[0], error, plan)
-            self.core.notices.append(notice)
-            yield from self.core.publish()
+        if not self.is_signal(error):
+            self.core.user_errors += 1
+        notice = HandlerFailed(self.member.group, verdict.failed[0], error, plan)
+        self.core.notices.append(notice)
+        yield from self.core.publish()
 
     def _keep_order(self, window: DeliveryWindow, verdict: Verdict) -> Flow[str]:
         """Try failed messages of an orderly queue again first; those tried too often are dead."""
