@@ -6,7 +6,6 @@ import asyncio
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from downrange.client._async.push_consumer import AsyncPushConsumer
-from downrange.client.flows.consuming.group_member import GroupMember
 from downrange.client.flows.notices import (
     AssignmentChanged,
     CommitFailed,
@@ -18,7 +17,6 @@ from downrange.client.flows.notices import (
 )
 from downrange.client.offset_stores import MemoryOffsets
 from downrange.errors import DeadLetter, Retry, RetrySome
-from downrange.model import QueueId
 from downrange.options.consumers import ConsumerOptions
 from tests.simulation.group_clients import SimulatedClient, SimulatedDialer
 from tests.simulation.group_ledger import RETRIES, GroupLedger, Handling
@@ -27,8 +25,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
     from random import Random
 
+    from downrange.client.flows.consuming.group_member import GroupMember
     from downrange.client.flows.notices import Notice
-    from downrange.model import ReceivedMessage
+    from downrange.model import QueueId, ReceivedMessage
     from tests.simulation.clock import Threads, VirtualLoop
     from tests.simulation.machine import Machine
 

@@ -24,7 +24,7 @@ from tests.simulation.group_members import Group
 from tests.simulation.ledger import Place
 from tests.simulation.machine import Machine
 from tests.simulation.names import properties_of
-from tests.simulation.world import RECOVERY_SECONDS, World
+from tests.simulation.world import World
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine
@@ -210,9 +210,7 @@ class GroupWorld(World):
         if not self.is_calm:
             # A message that was handled twice may have failed the second time, and come again.
             await asyncio.sleep(_RETRIES_END)
-            async with asyncio.timeout(RECOVERY_SECONDS):
-                while self.missing(self.machine.state):
-                    await asyncio.sleep(0.5)
+            await self.wait_for_delivery()
         for group in self.groups:
             for member in list(group.members.values()):
                 self._depart(group.leave(member))

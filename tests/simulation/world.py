@@ -107,7 +107,7 @@ class World:
             self.is_over = True
             async with asyncio.timeout(RECOVERY_SECONDS):
                 await asyncio.gather(*work)
-            await self._wait_for_delivery()
+            await self.wait_for_delivery()
             await self.finish()
             for task in background:
                 task.cancel()
@@ -242,7 +242,8 @@ class World:
         """Check what holds when all is delivered; clients still run."""
         return
 
-    async def _wait_for_delivery(self) -> None:
+    async def wait_for_delivery(self) -> None:
+        """Wait until nothing is missing."""
         until = self.loop.time() + RECOVERY_SECONDS
         while missing := self.missing(self.machine.state):
             assert not self._errors, self._errors

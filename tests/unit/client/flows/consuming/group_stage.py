@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from downrange.client.flows.consuming.group_member import GroupMember
 from downrange.client.flows.consuming.push_core import PushCore
 from downrange.client.flows.consuming.subscriptions import filters_of
 from downrange.model import QueueId
@@ -29,6 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from downrange.client.flows.consuming.delivery_window import DeliveryWindow
+    from downrange.client.flows.consuming.group_member import GroupMember
     from downrange.client.flows.effects import Flow
     from downrange.client.flows.notices import Notice
     from downrange.model import ReceivedMessage

@@ -15,7 +15,11 @@ from tests.unit.client.flows.fake_servers import record
 
 
 def window_at(
-    first: int = 0, *, buffer: Buffer | None = None, queue: QueueId = A0, namespace: str | None = None
+    first: int = 0,
+    *,
+    buffer: Buffer | None = None,
+    queue: QueueId = A0,
+    namespace: str | None = None,
 ) -> DeliveryWindow:
     return DeliveryWindow(
         queue, EVERYTHING, QueueOffset(first), buffer or Buffer(100, 1000), 50.0, namespace

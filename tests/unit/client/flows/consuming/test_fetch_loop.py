@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import TYPE_CHECKING
 
 from downrange.client.flows.consuming.fetch_loop import fetch
@@ -94,10 +95,8 @@ def test_an_answer_after_the_end_is_dropped() -> None:
     effect = next(flow)
     answer = stage.servers.perform(effect)
     window.stop()
-    try:
+    with contextlib.suppress(StopIteration):
         flow.send(answer)
-    except StopIteration:
-        pass
     assert not window.waiting
     assert window.next_offset == 0
 
@@ -182,10 +181,8 @@ def test_a_failure_after_the_end_is_not_reported() -> None:
     flow = fetch(stage.member, window)
     next(flow)
     window.stop()
-    try:
+    with contextlib.suppress(StopIteration):
         flow.throw(ConnectFailed("a:1", "away"))
-    except StopIteration:
-        pass
     assert not stage.published(QueueFailed)
 
 

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from typing import TYPE_CHECKING
 
 import pytest
 
 from downrange.client.flows.consuming.first_offset import first_offset, start_offset
 from downrange.errors import ConnectFailed, RocketMQError
-from downrange.model import QueueId
-from downrange.options.consumers import GroupStart
 from downrange.wire.codes import RequestCode, ResponseCode
 from downrange.wire.headers import OffsetReply
 from tests.unit.client.flows.consuming.group_stage import A0, GROUP, R0, Stage
 from tests.unit.client.flows.fake_servers import refusal, reply
+
+if TYPE_CHECKING:
+    from downrange.model import QueueId
+    from downrange.options.consumers import GroupStart
 
 AT = datetime.fromtimestamp(1_700_000_000, UTC)
 

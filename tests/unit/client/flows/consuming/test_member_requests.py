@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
-from downrange.client.flows.client_core import RegisteredConsumer
 from downrange.client.flows.effects import Signal
 from downrange.wire.fields import request_command
 from downrange.wire.headers import MembersChangedRequest
 from tests.unit.client.flows.consuming.group_stage import GROUP, Stage
+
+if TYPE_CHECKING:
+    from downrange.client.flows.client_core import RegisteredConsumer
 
 
 def test_a_member_divides_the_queues_anew_when_the_members_changed() -> None:

@@ -29,6 +29,4 @@ def test_a_refusal_is_an_error() -> None:
     refused = refusal(ResponseCode.SYSTEM_ERROR, "look message by offset failed")
     stage.servers.answer("a:1", RequestCode.CONSUMER_SEND_MSG_BACK, refused)
     with pytest.raises(ServerError, match="look message by offset failed"):
-        stage.run(
-            send_back(stage.servers.core, GROUP, messages_at(7)[0], 0, None, deadline=103)
-        )
+        stage.run(send_back(stage.servers.core, GROUP, messages_at(7)[0], 0, None, deadline=103))

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import pytest
 
 from downrange.client.flows.consuming.send_back import level_for, usual_delay
 from downrange.client.flows.consuming.verdicts import as_sent, plan_of, verdict_of
 from downrange.errors import DeadLetter, OptionError, Retry, RetrySome
-from downrange.model import ReceivedMessage
 from tests.unit.client.flows.consuming.test_delivery_window import messages_at
+
+if TYPE_CHECKING:
+    from downrange.model import ReceivedMessage
 
 ONE, TWO = messages_at(1, 2)
 OTHER = messages_at(9)[0]
