@@ -200,6 +200,9 @@ class SimulatedClient(AsyncClient):
         assert self._driver is not None
         return len(self._driver._background)
 
+    def __del__(self) -> None:
+        """Do nothing: the clients of a run that failed are not closed."""
+
     async def kill(self) -> None:
         """End the process: connections end, and nothing is done any more."""
         assert self._driver is not None

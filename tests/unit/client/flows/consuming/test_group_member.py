@@ -489,3 +489,11 @@ def test_a_window_that_fetches_again_is_published() -> None:
     window.failing_since = 1.0
     stage.run(stage.member.note_recovery(window))
     assert window.failure is None
+
+
+def test_leaving_again_does_nothing() -> None:
+    stage = entered()
+    stage.run(stage.push.exit(stage.now + 5))
+    stage.servers.calls.clear()
+    assert stage.run(stage.push.exit(stage.now + 5)) == []
+    assert stage.asked(COMMIT) == stage.asked(UNLOCK) == 0
