@@ -11,6 +11,7 @@ from downrange.client.flows.notices import HandlerFailed
 from downrange.errors import ConnectFailed, DeadLetter, Retry, RetrySome
 from downrange.wire.codes import RequestCode
 from tests.unit.client.flows.consuming.group_stage import A0, A1, R0, Stage, offsets
+from tests.unit.client.flows.fake_servers import reply
 
 SEND_BACK = RequestCode.CONSUMER_SEND_MSG_BACK
 
@@ -269,6 +270,16 @@ def test_a_message_that_the_broker_does_not_take_is_handled_here_again() -> None
     assert stage.window().position == 1
 
 
+def test_of_a_batch_only_those_that_the_broker_does_not_take_are_handled_here_again() -> None:
+    stage = entered(batch=2)
+    stage.servers.answer("a:1", SEND_BACK, ConnectFailed("a:1", "away"), reply())
+    stage.errors = [ValueError("bad")]
+    stage.fill(A0, 2)
+    stage.work()
+    assert stage.member.counts.sent_back == 1
+    assert [message.offset for _, message in stage.window().postponed] == [0]
+
+
 def test_a_timer_that_fires_early_does_not_lose_the_message() -> None:
     stage = entered()
     away(stage)
@@ -383,6 +394,16 @@ def test_orderly_a_dead_letter_that_the_broker_does_not_take_keeps_its_place() -
     stage.run_spawned()
     stage.work()
     assert offsets(stage.handled) == [0, 0, 1]
+
+
+def test_orderly_of_a_batch_only_those_that_the_broker_does_not_take_stay() -> None:
+    stage = entered(mode="orderly", batch=2)
+    stage.servers.answer("a:1", SEND_BACK, ConnectFailed("a:1", "away"), reply())
+    stage.errors = [DeadLetter()]
+    stage.fill(A0, 2)
+    stage.work()
+    assert stage.member.counts.dead == 1
+    assert offsets(stage.window().waiting) == [0]
 
 
 def test_orderly_has_no_limit_of_retries_unless_given() -> None:
