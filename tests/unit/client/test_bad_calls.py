@@ -202,7 +202,7 @@ VALUES: Final = [
     ("ConsumerOptions(model='broadcast', offset_store=5)", "offset_store=5 has no method load()"),
     (
         "ConsumerOptions(offset_store=MemoryOffsets())",
-        "offset_store is for model='broadcast'; with",
+        "offset_store is for model='broadcast'",
     ),
     ("ConsumerOptions(model='broadcast', mode='pop')", "mode='pop' shares messages; model='broad"),
     ("ConsumerOptions(retry_backoff=2, retry_backoff_max=1)", "retry_backoff_max=1 is less than"),
@@ -314,7 +314,7 @@ CALLS: Final = [
     ),
     (
         "PushConsumer('h:1', group='g', subscribe={'t': 5})",
-        "each expression of subscribe must be a",
+        "each expression of subscribe must",
     ),
     ("PushConsumer('h:1', group='g', subscribe={'t': '||'})", "tags='||' contains no tag"),
     (

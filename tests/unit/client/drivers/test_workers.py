@@ -54,9 +54,9 @@ def test_each_flow_has_a_thread_of_its_own() -> None:
 
     def wait() -> None:
         names.append(threading.current_thread().name)
-        inside.append(workers.is_current)
         started.set()
         assert ended.wait(10)
+        inside.append(workers.is_current)
 
     workers = threads(wait)
     assert started.wait(10)
