@@ -58,6 +58,6 @@ def test_a_plain_handler_of_an_event_loop_runs_in_a_thread() -> None:
         return len(message)
 
     pool = handler_pool("billing", 1)
-    assert asyncio.run(in_pool(pool, handle)("abc")) == 3  # type: ignore[arg-type]
+    assert asyncio.run(in_pool(pool, handle)("abc")) == 3
     pool.shutdown()
     assert names[0].startswith("downrange-billing")

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 from downrange.client.flows.consuming.fetch_loop import fetch
 from downrange.client.flows.consuming.subscriptions import filters_of
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 PULL = RequestCode.PULL_MESSAGE
 
 
-def entered(**options: object) -> tuple[Stage, DeliveryWindow]:
+def entered(**options: Any) -> tuple[Stage, DeliveryWindow]:
     stage = Stage(queues=1, start="earliest", **options)
     stage.enter()
     stage.spawned.clear()
@@ -47,14 +48,11 @@ def pull_once(stage: Stage, window: DeliveryWindow) -> None:
                 return
         stage.on_wait[:] = [stop]
         try:
-            answer = stage.servers.perform(effect)
+            step = partial(flow.send, stage.servers.perform(effect))
         except RocketMQError as error:
-            step = flow.throw
-            argument: object = error
-        else:
-            step, argument = flow.send, answer  # type: ignore[assignment]
+            step = partial(flow.throw, error)
         try:
-            effect = step(argument)  # type: ignore[arg-type]
+            effect = step()
         except StopIteration:
             return
 

@@ -147,7 +147,9 @@ def test_a_second_worker_is_called_late_when_handlers_were_quick() -> None:
     other = stage.push.work()  # while the first one is still busy
     stage.push._idle[:] = [Signal()]
     stage.push._is_relieving = True  # someone watches already
-    assert next(other).function == stage.handle  # type: ignore[union-attr]
+    called = next(other)
+    assert isinstance(called, UserCall)
+    assert called.function == stage.handle
 
 
 def test_an_idle_worker_looks_again_after_a_minute() -> None:
