@@ -76,6 +76,7 @@ class Group:
         members: Those that run.
         ledger: What they did.
         left: How many members left in order.
+        is_joined: Whether no member is about to join.
     """
 
     def __init__(
@@ -95,6 +96,7 @@ class Group:
         batch = 1 if self.is_orderly or is_broadcast else random.choice((1, 1, 4))
         self.members: dict[str, Member] = {}
         self.left = 0
+        self.is_joined = True
         self.ledger = GroupLedger(
             random, is_calm=world.is_calm, is_batched=batch > 1, is_orderly=self.is_orderly
         )
@@ -125,8 +127,10 @@ class Group:
         """Start another member."""
         self._made += 1
         member = Member(self._world, self, f"{self.name}-{self._made}")
-        self.members[member.name] = member
+        self.is_joined = False
         await member.start()
+        self.members[member.name] = member
+        self.is_joined = True
 
     def any_member(self) -> Member:
         """Return one of the members."""

@@ -160,6 +160,8 @@ class GroupWorld(World):
         """Return what is still to be handled or committed."""
         missing: list[str] = []
         for group in self.groups:
+            if not group.is_joined:
+                missing.append(f"{group.name}: a member joins")
             dead = self._dead_letters(state, group)
             scopes = list(group.members) if group.is_broadcast else [""]
             missing += [
