@@ -228,6 +228,8 @@ class Member:
                 raise Retry(1.0)
             case "dead":
                 raise DeadLetter("as planned")
+            case "ok":
+                return
 
     async def _handle_batch(self, messages: list[ReceivedMessage]) -> None:
         handlings = await self._checked(messages)
@@ -312,6 +314,8 @@ class Member:
                 self._world.note(f"{self.name}: {_name(notice.message)}, {notice.plan}")
             case UserCodeFailed():
                 self._world.add_error(notice.error)
+            case _:
+                return
 
 
 def _name(message: ReceivedMessage) -> str:

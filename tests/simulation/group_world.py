@@ -29,6 +29,7 @@ from tests.simulation.world import World
 if TYPE_CHECKING:
     from collections.abc import Coroutine
 
+    from downrange.options import FlushMode
     from downrange.server.broker.state import BrokerState
 
 _TOPICS = ("jobs", "steps")
@@ -76,7 +77,7 @@ class GroupWorld(World):
         super().__init__(seed)
         self.kind = self.random.choices(("calm", "kills", "cuts", "faults"), (3, 1, 2, 3))[0]
         self.is_calm = self.kind == "calm"
-        self.flush = "sync"
+        self.flush: FlushMode = "sync"
         self.machine = Machine(self.loop, self.random, self.flush)
         self.machine.threads.is_slow = self.network.is_slow = self.kind in ("cuts", "faults")
         self.threads = Threads(self.loop, self.random)
