@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from random import Random
 
     from downrange.model import QueueId
@@ -73,7 +74,7 @@ class _Queue:
 
     running: dict[str, int] = field(default_factory=dict)
     member: str = ""
-    window: int = 0
+    window: float = 0.0
     offset: int = -1
 
 
@@ -139,17 +140,35 @@ class GroupLedger:
     # ---- orderly ----
 
     def enter_queue(
-        self, member: str, queue: QueueId, window: int, offset: int, *, has_lock: bool
+        self,
+        member: str,
+        queue: QueueId,
+        window: float,
+        offset: int,
+        *,
+        has_lock: bool,
+        is_noticed: Callable[[str], bool],
     ) -> None:
-        """Check that a handler may begin: nobody else handles the queue, and the order holds."""
+        """Check that a handler may begin: nobody else handles the queue, and the order holds.
+
+        Args:
+            member: Its name.
+            queue: The queue.
+            window: When its window was made, which identifies it.
+            offset: The offset of the message.
+            has_lock: Whether the broker has given it the lock.
+            is_noticed: Returns whether another member has noticed that its lock may be lost.
+        """
         state = self._queues.setdefault(queue, _Queue())
         assert member not in state.running, f"{member} handles {queue} twice at a time"
-        others = [name for name in state.running if name != member]
+        assert has_lock, f"{member} handles {queue} without its lock"
+        others = list(state.running)
         if others:
             self.overlaps += 1
+            unaware = [name for name in others if not is_noticed(name)]
+            assert not unaware, f"{unaware} and {member} handle {queue} at the same time"
         if self._is_calm:
             assert not others, f"{others} and {member} handle {queue} at the same time"
-            assert has_lock, f"{member} handles {queue} without its lock"
             assert offset >= state.offset, f"{queue}: {offset} after {state.offset}"
         elif (member, window) == (state.member, state.window):
             assert offset >= state.offset, f"{queue}: {offset} after {state.offset}, one window"

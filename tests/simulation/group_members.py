@@ -136,6 +136,12 @@ class Group:
         """Return one of the members."""
         return self._world.random.choice(list(self.members.values()))
 
+    def is_lock_doubted(self, name: str, queue: QueueId) -> bool:
+        """Return whether a member knows that another one may have the lock of a queue."""
+        member = self.members.get(name)
+        window = None if member is None else member.member.windows.get(queue)
+        return window is None or window.is_stopped or not window.is_sure
+
     async def leave(self, member: Member) -> None:
         """Let a member leave in order."""
         del self.members[member.name]
@@ -264,9 +270,10 @@ class Member:
             group.ledger.enter_queue(
                 self.name,
                 first.queue,
-                window.created_at.__hash__(),
+                window.created_at,
                 first.offset,
                 has_lock=self._has_lock(first.queue),
+                is_noticed=lambda name: group.is_lock_doubted(name, first.queue),
             )
         handlings = [group.ledger.begin(scope, each.body) for each in messages]
         try:

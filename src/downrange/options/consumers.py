@@ -72,7 +72,8 @@ class ConsumerOptions:
         lock_interval: Seconds between two renewals of the locks on queues, less than 30: so long
             a lock is trusted.
         handover_timeout: Seconds that a member which loses a queue lets running handlers end, and
-            that the next owner waits for it. Then the next owner goes on, except with "orderly".
+            that the next owner waits for it, and `call_timeout` more for its commit. Then the next
+            owner goes on, except with "orderly".
         suspend_queue: Seconds until a failed message of an orderly queue is tried again
             (suspendCurrentQueueTimeMillis).
         invisible: Seconds in which a popped message must be handled; it is extended while its
