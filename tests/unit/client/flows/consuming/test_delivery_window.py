@@ -5,13 +5,11 @@ from __future__ import annotations
 import pytest
 
 from downrange.client.flows.consuming.delivery_window import Buffer, Delivery, DeliveryWindow
-from downrange.client.flows.consuming.pull import EVERYTHING
+from downrange.client.flows.consuming.pull import EVERYTHING, read_messages
 from downrange.model import QueueId, QueueOffset, ReceivedMessage
-from downrange.wire.messages import received
 from downrange.wire.properties import encode_properties
-from downrange.wire.records import decode_records
 from tests.unit.client.flows.consuming.group_stage import A0, R0, offsets
-from tests.unit.client.flows.fake_servers import record
+from tests.unit.client.flows.fake_servers import FakeServers, record
 
 
 def window_at(
@@ -28,11 +26,7 @@ def window_at(
 
 def messages_at(*numbers: int, body: bytes = b"x", properties: str = "") -> list[ReceivedMessage]:
     data = b"".join(record("orders", n, body=body, properties=properties) for n in numbers)
-    return [
-        message
-        for each in decode_records(data)
-        for message in received(each, "a", body_bytes_max=1 << 20)
-    ]
+    return read_messages(FakeServers().core, data, "a")
 
 
 def filled(*numbers: int, buffer: Buffer | None = None) -> DeliveryWindow:
