@@ -386,7 +386,7 @@ def test_orderly_only_those_of_a_batch_that_were_tried_too_often_are_dead() -> N
 def test_orderly_a_dead_letter_that_the_broker_does_not_take_keeps_its_place() -> None:
     stage = entered(mode="orderly")
     away(stage)
-    stage.errors = [DeadLetter()]
+    stage.errors = [DeadLetter("why")]
     stage.fill(A0, 2)
     stage.work()
     assert offsets(stage.handled) == [0]
@@ -401,7 +401,7 @@ def test_orderly_a_dead_letter_that_the_broker_does_not_take_keeps_its_place() -
 def test_orderly_of_a_batch_only_those_that_the_broker_does_not_take_stay() -> None:
     stage = entered(mode="orderly", batch=2)
     stage.servers.answer("a:1", SEND_BACK, ConnectFailed("a:1", "away"), reply())
-    stage.errors = [DeadLetter()]
+    stage.errors = [DeadLetter("why")]
     stage.fill(A0, 2)
     stage.work()
     assert stage.member.counts.dead == 1
@@ -440,7 +440,7 @@ def test_broadcast_a_failed_message_is_tried_here_and_given_up() -> None:
 
 def test_broadcast_in_order() -> None:
     stage = entered(model="broadcast", mode="orderly", broadcast_retries=1)
-    stage.errors = [Retry(3), DeadLetter()]
+    stage.errors = [Retry(3), DeadLetter("why")]
     stage.fill(A0, 2)
     stage.work()
     assert offsets(stage.handled) == [0]

@@ -64,7 +64,7 @@ def test_the_usual_delay_grows_with_the_attempts() -> None:
 @pytest.mark.parametrize(
     ("error", "retries", "plan"),
     [
-        (DeadLetter(), 16, "it becomes a dead letter"),
+        (DeadLetter("why"), 16, "it becomes a dead letter"),
         (ValueError(), 16, "attempt 2 of 17 follows in about 10 s"),
         (Retry(2.5), None, "attempt 2 follows in about 2.5 s"),
         (ValueError(), 0, "it becomes a dead letter after 1 attempts"),
