@@ -73,10 +73,10 @@ def test_members_share_queues_and_commit_by_hand(
     bodies = send(sender, topic, 12)
     found: list[str] = []
     wait_until(
-        lambda: found.extend(
-            message.body.decode() for each in (one, two) for message in each.poll(0.1)
-        )
-        or len(found) >= 12,
+        lambda: (
+            found.extend(message.body.decode() for each in (one, two) for message in each.poll(0.1))
+            or len(found) >= 12
+        ),
         TIMEOUT,
     )
     assert Counter(found) == Counter(bodies)
@@ -184,16 +184,18 @@ def test_a_queue_is_committed_by_on_revoked_before_another_member_gets_it(
     two = pulling(server, group)
     two.subscribe(topic)
     wait_until(
-        lambda: not found.extend(each.body.decode() for each in one.poll(0.05))
-        and len(two.queues()) == 2,
+        lambda: (
+            not found.extend(each.body.decode() for each in one.poll(0.05))
+            and len(two.queues()) == 2
+        ),
         TIMEOUT,
     )
     more = send(sender, topic, 8, "more")
     wait_until(
-        lambda: found.extend(
-            message.body.decode() for each in (one, two) for message in each.poll(0.1)
-        )
-        or len(found) >= 24,
+        lambda: (
+            found.extend(message.body.decode() for each in (one, two) for message in each.poll(0.1))
+            or len(found) >= 24
+        ),
         TIMEOUT,
     )
     assert Counter(found) == Counter(bodies + more)

@@ -78,7 +78,9 @@ class MixedGroup:
 
     def handled(self) -> list[Handled]:
         """Return what the members of both languages handled."""
-        ours = [Handled(each.member, each.queue.number, each.body) for each in self.record.handlings]
+        ours = [
+            Handled(each.member, each.queue.number, each.body) for each in self.record.handlings
+        ]
         return ours + [
             Handled(name, one["queueId"], body_of(one).decode())
             for name in self.java

@@ -30,6 +30,8 @@ ConsumeMode: TypeAlias = Literal["concurrent", "orderly", "pop"]
 MessageModel: TypeAlias = Literal["clustering", "broadcast"]
 #: Seconds between two commits of a consumer that does not say otherwise.
 DEFAULT_COMMIT: Final = 5.0
+#: Seconds that a lock is trusted after the broker confirmed it; the broker keeps it for 60.
+LOCK_TRUST: Final = 30.0
 _MODES: Final = get_args(ConsumeMode)
 
 
@@ -86,9 +88,11 @@ class ConsumerOptions:
         commit_interval: Seconds between two commits of offsets (persistConsumerOffsetInterval).
         rebalance_interval: Seconds between two looks at the members and queues; changes are usually
             told at once.
-        lock_interval: Seconds between two renewals of the locks on queues.
+        lock_interval: Seconds between two renewals of the locks on queues, less than 30: so long
+            a lock is trusted.
         handover_timeout: Seconds that a member which loses a queue lets running handlers end, and
-            that the next owner waits for it. Then the next owner goes on, except with "orderly".
+            that the next owner waits for it, and `call_timeout` more for its commit. Then the next
+            owner goes on, except with "orderly".
         suspend_queue: Seconds until a failed message of an orderly queue is tried again
             (suspendCurrentQueueTimeMillis).
         invisible: Seconds in which a popped message must be handled; it is extended while its
@@ -153,6 +157,11 @@ class ConsumerOptions:
             *("retry_backoff", "retry_backoff_max"),
         ):
             check_positive(name, getattr(self, name))
+        if self.lock_interval >= LOCK_TRUST:
+            raise OptionError(
+                f"lock_interval={self.lock_interval} is not less than {LOCK_TRUST:g}: a lock is "
+                "trusted for so many seconds after it was renewed"
+            )
         check_wait("handover_timeout", self.handover_timeout)
         check_positive("suspend_queue", self.suspend_queue)
         if not 1 <= self.invisible <= 43_200:

@@ -27,7 +27,7 @@ from downrange.errors import ClientClosed, ForkedClient, RocketMQError, WrongEve
 from downrange.memory import keep_freed_memory
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Awaitable, Callable
     from concurrent.futures import Executor
 
     from downrange.client.drivers.dialer import Dialer
@@ -91,7 +91,7 @@ class AioDriver:
         self.round_robin = RoundRobin()
         self.late_replies = 0
         self._connections: dict[str, Connection] = {}
-        self._background: set[FlowTask] = set()
+        self._background: dict[FlowTask, None] = {}
         self._tidying: asyncio.TimerHandle | None = None
         self._fork_guard = ForkGuard()
         self._thread = threading.current_thread().name
@@ -196,7 +196,7 @@ class AioDriver:
                     if type(effect) is UserCall:
                         answer = effect.function(*effect.args)
                         if isawaitable(answer):
-                            answer = await answer
+                            answer = await _own_errors(answer)
                         if now() > turn_ends:
                             await asyncio.sleep(0)
                             turn_ends = now() + _TURN
@@ -226,14 +226,14 @@ class AioDriver:
             raise self._unusable()
 
         def done(_: Any, error: BaseException | None) -> None:
-            self._background.discard(task)
+            self._background.pop(task, None)
             if isinstance(error, RocketMQError):
                 _log.debug("in the background: %s", error)
             elif error is not None:
                 _log.error("a background flow ended", exc_info=error)
 
         task = FlowTask(self.scheduler, flow, done)
-        self._background.add(task)
+        self._background[task] = None
         task.resume()
 
     def step(self, function: Callable[[], ResultT]) -> ResultT:
@@ -320,6 +320,17 @@ class AioDriver:
         for connection in list(self._connections.values()):
             if connection.used_at < oldest and not connection.in_flight:
                 connection.close("it was not used")
+
+
+async def _own_errors(awaited: Awaitable[Any]) -> Any:
+    """Await the user's coroutine; a `CancelledError` of its own does not end this task."""
+    try:
+        return await awaited
+    except asyncio.CancelledError as error:
+        task = asyncio.current_task()
+        if task is None or task.cancelling():
+            raise
+        raise RuntimeError("it was cancelled, but not by the consumer") from error
 
 
 def _performing(effect: Effect) -> Flow[Any]:

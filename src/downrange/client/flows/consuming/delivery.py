@@ -205,9 +205,9 @@ class Delivery:
 
     def leave(self, deadline: float) -> Flow[None]:
         """Let the broker deliver the message again at once; for errors see `retry`."""
-        yield from self._take(deadline)
+        yield from self.take_turn(deadline)
         yield from self._change(0.0, deadline)
-        self._settle(LEFT)
+        self.note(LEFT)
 
     def extend(self, seconds: float, deadline: float) -> Flow[None]:
         """Keep the message invisible for so many seconds from now on; for errors see `retry`."""

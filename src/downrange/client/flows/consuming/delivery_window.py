@@ -68,8 +68,8 @@ class Buffer:
         """Return whether a window may fetch: limits of all windows, and its share of them."""
         if not self.count:
             return True
-        bytes_max = self.bytes_max // 2 if window.is_short else self.bytes_max
-        if self.bytes >= bytes_max or self.count >= self.count_max:
+        needed = max(window.needed, 1)
+        if self.bytes + needed > self.bytes_max or self.count >= self.count_max:
             return False
         share = max(1, window_count)
         return not window.count or (
@@ -124,6 +124,7 @@ class DeliveryWindow:
         first_offset: Where the first pull begins.
         buffer: What it shares with the other windows.
         now: The time.
+        namespace: The namespace of the client, if it has one.
 
     Attributes:
         next_offset: Where the next pull begins.
@@ -136,9 +137,13 @@ class DeliveryWindow:
         is_dropped: Whether results do not count any more.
         is_queued: Whether it stands in the line of windows with messages to hand out.
         is_paused: Whether the program paused this queue.
-        is_short: Whether the last answer did not fit into the buffer.
+        needed: The bytes of the last answer, if it did not fit into the buffer; else 0.
         has_timer: Whether the broker can deliver a message after any number of seconds (5.x).
         locked_until: Until when the broker's lock is trusted.
+        has_lock: Whether the broker has confirmed the lock, and not refused it since.
+        is_lost: Whether the lock was refused after that: another member has the queue.
+        is_unlocked: Whether the lock is given back, so it is not renewed.
+        saving: Fires when the commit that is under way has ended; None without one.
         replica: The replica to pull from.
         failure: Why the last pull failed; None when it succeeded.
         failing_since: When the pulls began to fail.
@@ -158,18 +163,12 @@ class DeliveryWindow:
             "committed",
             "count",
         ),
-        *(
-            "created_at",
-            "failing_since",
-            "failure",
-            "handled_at",
-            "has_timer",
-            "idle",
-            "is_dropped",
-        ),
-        *("is_paused", "is_queued", "is_short", "is_stopped", "locked_until", "message_filter"),
+        *("created_at", "failing_since", "failure", "handled_at", "has_lock", "has_timer"),
+        *("idle", "is_dropped", "is_lost", "is_unlocked"),
+        *("is_paused", "is_queued", "is_stopped", "locked_until", "message_filter", "needed"),
         "next_offset",
-        *("not_before", "postponed", "pulled_at", "queue", "replica", "room", "running", "waiting"),
+        *("not_before", "postponed", "pulled_at", "queue", "replica", "room", "running"),
+        *("saving", "waiting"),
     )
 
     def __init__(
@@ -179,6 +178,7 @@ class DeliveryWindow:
         first_offset: QueueOffset,
         buffer: Buffer,
         now: float,
+        namespace: str | None = None,
     ) -> None:
         self.queue = queue
         self.message_filter = message_filter
@@ -197,9 +197,13 @@ class DeliveryWindow:
         self.is_dropped = False
         self.is_queued = False
         self.is_paused = False
-        self.is_short = False
+        self.needed = 0
         self.has_timer = False
         self.locked_until = 0.0
+        self.has_lock = False
+        self.is_lost = False
+        self.is_unlocked = False
+        self.saving: Signal | None = None
         self.replica = MASTER
         self.failure: RocketMQError | None = None
         self.failing_since: float | None = None
@@ -228,6 +232,10 @@ class DeliveryWindow:
         """How far the last message handed out is ahead of the first one that is not done."""
         return self._highest - self._open[0] if self._open else 0
 
+    def has_due(self, now: float) -> bool:
+        """Return whether a message is to be handed out again now."""
+        return bool(self.postponed) and self.postponed[0][0] <= now
+
     def add(self, messages: Sequence[ReceivedMessage], next_offset: QueueOffset) -> None:
         """Add what a pull returned; the next pull begins at `next_offset`."""
         self.waiting.extend(messages)
@@ -240,7 +248,7 @@ class DeliveryWindow:
     def take(self, count: int, now: float) -> Delivery | None:
         """Hand out at most `count` messages, those that were postponed first."""
         postponed, waiting = self.postponed, self.waiting
-        if postponed and postponed[0][0] <= now:
+        if self.has_due(now):
             messages: list[ReceivedMessage] = [postponed.popleft()[1]]
         elif waiting:
             messages = [waiting.popleft() for _ in range(min(count, len(waiting)))]
@@ -324,7 +332,19 @@ class DeliveryWindow:
             self.waiting.extendleft(reversed(messages))
             self.not_before = not_before
 
-    # ---- its end -----------------------------------------------------------------------------
+    # ---- its lock and its end ----------------------------------------------------------------
+
+    @property
+    def is_sure(self) -> bool:
+        """Whether nothing happened that may have cost the lock, if it has one."""
+        return self.locked_until > 0 or not self.has_lock
+
+    def confirm_lock(self, until: float) -> None:
+        """Note that the broker confirmed the lock."""
+        if not self.has_lock:
+            self.committed = None  # the member that had it may have committed after this one
+        self.has_lock = True
+        self.locked_until = until
 
     def stop(self) -> None:
         """Fetch nothing and hand out nothing any more; what runs may end."""

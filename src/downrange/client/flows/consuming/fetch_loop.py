@@ -60,8 +60,6 @@ def fetch(member: GroupMember, window: DeliveryWindow) -> Flow[None]:
 
 def _fetch_once(member: GroupMember, window: DeliveryWindow) -> Flow[None]:
     core, options = member.core, member.options
-    if member.is_lock_doubted(window):
-        yield from member.renew_locks([window])
     now = core.clock.now()
     entry = member.subscriptions.get(window.queue.topic)
     if entry is None or not member.may_fetch(window):
@@ -136,9 +134,9 @@ def _take_in(
     size = body_bytes(messages)
     if buffer.count and buffer.bytes + size > buffer.bytes_max:
         member.counts.dropped_answers += 1
-        window.is_short = True
+        window.needed = size
         return
-    window.is_short = False
+    window.needed = 0
     if window.queue.topic.startswith(RETRY_PREFIX):
         for message in messages:
             show_as_sent(message, member.core.options.namespace)
@@ -156,7 +154,7 @@ def _note_failure(member: GroupMember, window: DeliveryWindow, error: RocketMQEr
     if window.failing_since is None:
         window.failing_since = now
     if error.code is None:  # no answer
-        member.doubt_locks(window.queue.broker)
+        member.doubt_locks(lambda broker: broker == window.queue.broker)
     is_new = window.failure is None
     if error.code in _NOT_REGISTERED and now - window.failing_since < _REGISTER_GRACE:
         return

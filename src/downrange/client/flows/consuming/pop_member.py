@@ -543,7 +543,7 @@ class PopWindow(DeliveryWindow):
     __slots__ = ("source",)
     source: tuple[str, str]
 
-    def add(self, messages: Iterable[ReceivedMessage], next_offset: QueueOffset) -> None:
+    def add(self, messages: Sequence[ReceivedMessage], next_offset: QueueOffset) -> None:
         """Add what a pop returned."""
         super().add(messages, next_offset)
         self._open.clear()
