@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from downrange.client.flows.consuming.push_core import PushCore
 from downrange.client.flows.consuming.subscriptions import filters_of
+from downrange.client.flows.hooks import Hooks
 from downrange.model import QueueId
 from downrange.options.consumers import ConsumerOptions
 from downrange.wire.bodies import (
@@ -81,7 +82,13 @@ class Stage:
             self.open(broker)
         self.servers.core.observe = self.notices.append
         self.push = PushCore(
-            self.servers.core, GROUP, ConsumerOptions(**options), self.handle, self.spawn
+            self.servers.core,
+            GROUP,
+            ConsumerOptions(**options),
+            self.handle,
+            None,
+            Hooks(),
+            self.spawn,
         )
 
     @property

@@ -7,8 +7,7 @@ import pytest
 from downrange.client.flows.consuming.delivery_window import Buffer, Delivery, DeliveryWindow
 from downrange.client.flows.consuming.pull import EVERYTHING, read_messages
 from downrange.model import QueueId, QueueOffset, ReceivedMessage
-from downrange.wire.properties import encode_properties
-from tests.unit.client.flows.consuming.group_stage import A0, R0, offsets
+from tests.unit.client.flows.consuming.group_stage import A0, offsets
 from tests.unit.client.flows.fake_servers import FakeServers, record
 
 
@@ -113,17 +112,6 @@ def test_results_for_a_dropped_window_do_not_count() -> None:
     assert (buffer.count, buffer.bytes) == (0, 0)
     assert not window.waiting
     assert not window.postponed
-
-
-def test_a_retried_message_is_shown_with_its_own_topic() -> None:
-    window = window_at(queue=R0, namespace="prod")
-    properties = encode_properties({"RETRY_TOPIC": "prod%orders"})
-    window.add(messages_at(0, properties=properties), QueueOffset(1))
-    delivery = taken(window)
-    assert delivery.shown[0].topic == "orders"
-    assert window.running[0] is delivery
-    window.add(messages_at(1), QueueOffset(2))
-    assert taken(window).shown == window.running[1].messages  # it was sent to the retry topic
 
 
 def test_a_lock_that_is_confirmed_anew_lets_the_offset_be_committed_again() -> None:

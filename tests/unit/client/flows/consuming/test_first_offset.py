@@ -16,7 +16,7 @@ from tests.unit.client.flows.fake_servers import refusal, reply
 
 if TYPE_CHECKING:
     from downrange.model import QueueId
-    from downrange.options.consumers import GroupStart
+    from downrange.options.clients import GroupStart
 
 AT = datetime.fromtimestamp(1_700_000_000, UTC)
 

@@ -10,6 +10,7 @@ import pytest
 from downrange.client.flows.consuming.group_member import GroupMember
 from downrange.client.flows.consuming.subscriptions import filters_of
 from downrange.client.flows.effects import Gather, Pause, Signal, Wait
+from downrange.client.flows.hooks import Hooks
 from downrange.client.flows.notices import (
     CommitFailed,
     HandlerStuck,
@@ -47,6 +48,10 @@ def entered(**options: Any) -> Stage:
     stage.notices.clear()
     stage.servers.calls.clear()
     return stage
+
+
+def member_of(stage: Stage, group: str, options: ConsumerOptions) -> GroupMember:
+    return GroupMember(stage.servers.core, group, options, Hooks(), stage.spawn, lambda _: None)
 
 
 class Store(MemoryOffsets):
@@ -91,14 +96,14 @@ def test_the_heartbeat_says_where_the_group_begins(start: Any, name: str) -> Non
 def test_the_name_of_the_group_is_checked() -> None:
     stage = Stage()
     with pytest.raises(OptionError, match="a b"):
-        GroupMember(stage.servers.core, "a b", ConsumerOptions(), stage.spawn, lambda _: None)
+        member_of(stage, "a b", ConsumerOptions())
 
 
 def test_a_client_has_one_consumer_of_a_group() -> None:
     stage = entered()
     store = Store()
     options = ConsumerOptions(model="broadcast", offset_store=store)
-    second = GroupMember(stage.servers.core, "billing", options, stage.spawn, lambda _: None)
+    second = member_of(stage, "billing", options)
     with pytest.raises(GroupTaken):
         stage.run(second.enter(filters_of(TOPIC), 103))
     assert stage.servers.core.consumers["billing"] is stage.member

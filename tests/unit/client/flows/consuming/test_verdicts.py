@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 from downrange.client.flows.consuming.send_back import level_for, usual_delay
-from downrange.client.flows.consuming.verdicts import as_sent, plan_of, verdict_of
+from downrange.client.flows.consuming.verdicts import as_dead, plan_of, show_as_sent, verdict_of
 from downrange.errors import DeadLetter, OptionError, Retry, RetrySome
+from downrange.model import QueueId
+from downrange.wire.properties import encode_properties
 from tests.unit.client.flows.consuming.test_delivery_window import messages_at
 
 if TYPE_CHECKING:
@@ -37,17 +39,33 @@ def test_what_an_exception_means(
     *,
     is_dead: bool,
 ) -> None:
-    verdict = verdict_of([ONE, TWO], [ONE, TWO], error)
+    verdict = verdict_of([ONE, TWO], error)
     assert list(verdict.done) == done
     assert list(verdict.failed) == failed
     assert (verdict.level, verdict.is_dead) == (level, is_dead)
 
 
-def test_retry_some_names_messages_as_the_handler_saw_them() -> None:
-    stored = messages_at(1, properties="RETRY_TOPIC\x01other\x02")[0]
-    shown = as_sent(stored)
-    assert shown.topic == "other"
-    assert verdict_of([stored], [shown], RetrySome([shown])).failed == [stored]
+def test_messages_that_were_handled_before_are_done() -> None:
+    assert verdict_of([TWO], ValueError("bad"), done=[ONE]).done == [ONE]
+    assert verdict_of([TWO], DeadLetter("why"), done=[ONE]).done == [ONE]
+    some = verdict_of([TWO, OTHER], RetrySome([OTHER]), done=[ONE])
+    assert (some.done, some.failed) == ([ONE, TWO], [OTHER])
+
+
+def test_dead_letters_are_sent_back_with_a_level_of_their_own() -> None:
+    verdict = as_dead([ONE])
+    assert (list(verdict.done), verdict.failed) == ([], [ONE])
+    assert (verdict.level, verdict.is_dead) == (-1, True)
+
+
+def test_a_retried_message_is_shown_with_the_topic_that_it_was_sent_to() -> None:
+    properties = encode_properties({"RETRY_TOPIC": "prod%other"})
+    retried = messages_at(1, properties=properties)[0]
+    show_as_sent(retried, "prod")
+    assert (retried.queue, retried.offset) == (QueueId("other", "a", 0), 1)
+    first = messages_at(1)[0]
+    show_as_sent(first, "prod")
+    assert first.topic == "orders"
 
 
 @pytest.mark.parametrize(
@@ -71,7 +89,7 @@ def test_the_usual_delay_grows_with_the_attempts() -> None:
     ],
 )
 def test_the_plan_for_the_log(error: Exception, retries: int | None, plan: str) -> None:
-    assert plan_of(verdict_of([ONE], [ONE], error), retries) == plan
+    assert plan_of(verdict_of([ONE], error), retries) == plan
 
 
 def test_signals_say_what_they_ask_for() -> None:
