@@ -202,7 +202,7 @@ def test_broadcast_leaves_without_unlocking_and_releases_its_store() -> None:
     store = Store()
     stage = entered(model="broadcast", offset_store=store)
     assert store.used == ["billing"]
-    assert stage.member.local_offsets == {}
+    assert stage.member.local_offsets == {A0: 0, A1: 0}  # where it begins is saved at once
     stage.fill(A0, 1)
     stage.work()
     stage.run(stage.push.exit(stage.now + 5))
@@ -329,9 +329,7 @@ def test_a_move_ends_with_the_member() -> None:
 
 def looped(stage: Stage, name: str, rounds: int) -> None:
     """Run a loop of the background for so many rounds."""
-    flows = stage.member.background()
-    names = ["rebalance", "commit", "watch", "lock renewal"]
-    flow = flows[names.index(name)]
+    flow = stage.member.keep_running(name, stage.member.loops()[name])
 
     def close() -> None:
         stage.member.closing.fire()

@@ -129,6 +129,7 @@ def test_a_second_worker_is_called_at_once_when_handlers_are_slow() -> None:
 def test_a_second_worker_is_called_late_when_handlers_were_quick() -> None:
     stage = entered()
     idle = Signal()
+    stage.push._average = 0.0
     stage.fill(A0, 3)
     stage.push._idle[:] = [idle]
     worker = stage.push.work()
