@@ -322,7 +322,12 @@ def test_background_work_that_dies_is_reported_and_starts_again(
 
     monkeypatch.setattr(where, name, fail)
     sender = producer(embedded)
-    wait_until(lambda: send(sender, topic, ["before"]) or is_broken.is_set(), TIMEOUT)
+
+    def is_found() -> bool:
+        send(sender, topic, ["before"])
+        return is_broken.is_set()
+
+    wait_until(is_found, TIMEOUT)
     wait_until(lambda: logged(caplog, "a mistake of ours"), TIMEOUT)
     send(sender, topic, ["after"])
     wait_until(lambda: "after" in handled.bodies, TIMEOUT)

@@ -53,6 +53,17 @@ def read(consumer: PullConsumer, count: int, into: list[str] | None = None) -> l
     return found
 
 
+def read_both(one: PullConsumer, two: PullConsumer, count: int, found: list[str]) -> None:
+    """Poll two members until there are so many messages."""
+
+    def is_complete() -> bool:
+        for each in (one, two):
+            found.extend(message.body.decode() for message in each.poll(0.1))
+        return len(found) >= count
+
+    wait_until(is_complete, TIMEOUT)
+
+
 def test_members_share_queues_and_commit_by_hand(
     server: Server, producer: MakeProducer, pulling: Callable[..., PullConsumer]
 ) -> None:
@@ -73,10 +84,10 @@ def test_members_share_queues_and_commit_by_hand(
     bodies = send(sender, topic, 12)
     found: list[str] = []
     wait_until(
-        lambda: found.extend(
-            message.body.decode() for each in (one, two) for message in each.poll(0.1)
-        )
-        or len(found) >= 12,
+        lambda: (
+            found.extend(message.body.decode() for each in (one, two) for message in each.poll(0.1))
+            or len(found) >= 12
+        ),
         TIMEOUT,
     )
     assert Counter(found) == Counter(bodies)
@@ -184,16 +195,18 @@ def test_a_queue_is_committed_by_on_revoked_before_another_member_gets_it(
     two = pulling(server, group)
     two.subscribe(topic)
     wait_until(
-        lambda: not found.extend(each.body.decode() for each in one.poll(0.05))
-        and len(two.queues()) == 2,
+        lambda: (
+            not found.extend(each.body.decode() for each in one.poll(0.05))
+            and len(two.queues()) == 2
+        ),
         TIMEOUT,
     )
     more = send(sender, topic, 8, "more")
     wait_until(
-        lambda: found.extend(
-            message.body.decode() for each in (one, two) for message in each.poll(0.1)
-        )
-        or len(found) >= 24,
+        lambda: (
+            found.extend(message.body.decode() for each in (one, two) for message in each.poll(0.1))
+            or len(found) >= 24
+        ),
         TIMEOUT,
     )
     assert Counter(found) == Counter(bodies + more)

@@ -33,9 +33,7 @@ class Worker:
         file: What it handles; its log is beside it.
     """
 
-    def __init__(
-        self, servers: str, group: str, topic: str, mode: ConsumeMode, file: Path
-    ) -> None:
+    def __init__(self, servers: str, group: str, topic: str, mode: ConsumeMode, file: Path) -> None:
         self.log = file.with_suffix(".log")
         command = [sys.executable, "-m", "tests.faults.group_worker"]
         with self.log.open("w") as log:

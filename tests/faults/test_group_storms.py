@@ -163,9 +163,7 @@ def close_often(kind: Kind, closes: int) -> tuple[int, int]:
                     )
                     wait_until(lambda before=before: record.count > before + 5)  # type: ignore[misc]
                     consumer.close()
-            last = join(
-                cluster.name_server, "closes", TOPIC, handler, options("concurrent"), used
-            )
+            last = join(cluster.name_server, "closes", TOPIC, handler, options("concurrent"), used)
             sent = {one.body.decode() for one in load.sent}
             wait_until(lambda: sent <= record.done())
             last.close()
