@@ -27,7 +27,8 @@ demo: $(READY) java  ## Two brokers, every way to send, a crash, Spark, a report
 	@$(BIN)/downrange demo --output build/demo
 
 EXAMPLES := wire_tour embedded_cluster send_sync send_async selectors_and_order fault_tolerance \
-	retries_and_errors transactions template pull_consumer
+	retries_and_errors transactions template pull_consumer push_consumer push_async orderly \
+	broadcast retries subscribed_pull worker
 examples: $(READY)  ## Run some of the examples and show their output
 	@for name in $(EXAMPLES); do \
 		printf '\n==== examples/%s.py\n\n' $$name; $(BIN)/python examples/$$name.py || exit 1; \

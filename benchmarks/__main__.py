@@ -128,7 +128,7 @@ def _ask() -> argparse.Namespace:
         prog="python -m benchmarks", description=(__doc__ or "").splitlines()[0]
     )
     parser.add_argument(
-        "--quick", action="store_true", help="only cells with a target, in two minutes"
+        "--quick", action="store_true", help="only cells with a target, in five minutes"
     )
     parser.add_argument("--only", nargs="+", default=[], metavar="NAME", help="measure only these")
     parser.add_argument("--rounds", type=int, help="rounds per cell")

@@ -8,7 +8,15 @@ import os
 import time
 from typing import TYPE_CHECKING, Final, TypeAlias
 
-from benchmarks.matrix.cells import BATCH, BATCHES_IN_FLIGHT, ONE_WAY_FENCE, SENDERS, WINDOW
+from benchmarks.matrix import push_works
+from benchmarks.matrix.cells import (
+    BATCH,
+    BATCHES_IN_FLIGHT,
+    ONE_WAY_FENCE,
+    PUSHES,
+    SENDERS,
+    WINDOW,
+)
 from benchmarks.matrix.tasks import Meter
 from downrange import (
     AsyncProducer,
@@ -35,6 +43,8 @@ _POLL: Final = 500
 
 async def run(task: Task) -> Measured:
     """Run the task on this event loop."""
+    if task.work in PUSHES:
+        return await push_works.run_async(task)
     async with _DRIVES[task.work](task) as drive:
         before = await drive(time.perf_counter() + task.lead_in, [])
         meter = Meter(task.pids)

@@ -16,6 +16,11 @@ A work means the same for each client that supports it:
 - "pull-commit", "pop-ack": the same as a consumer group, a new one for each pass. After each reply,
   the offset is committed, or the popped messages are acknowledged in one request. Only by the
   generator: the server's CPU for both is compared.
+- "push": a push consumer of a new group handles a filled topic from its first to its last message,
+  repeatedly; the handler reads the length of the body. Java's has its defaults: 20 threads, pulls
+  of 32 messages. Measured from the first to the last call of the handler.
+- "push-one": from the call of `send` until the handler begins, one message after the other, with
+  producer and push consumer in one process. "push-paced": the same with 500 messages per second.
 """
 
 from __future__ import annotations
@@ -42,6 +47,9 @@ WorkName: TypeAlias = Literal[
     "pull",
     "pull-commit",
     "pop-ack",
+    "push",
+    "push-one",
+    "push-paced",
 ]
 
 CLIENTS: Final[tuple[ClientName, ...]] = ("java", "threads", "asyncio")
@@ -54,6 +62,8 @@ WINDOW: Final = 256
 BATCH: Final = 100
 BATCHES_IN_FLIGHT: Final = 8
 ONE_WAY_FENCE: Final = 500
+#: Messages per second of the work "push-paced".
+PACED_RATE: Final = 500
 
 WORK_TITLES: Final[dict[WorkName, str]] = {
     "sync-1": "one sender",
@@ -66,10 +76,16 @@ WORK_TITLES: Final[dict[WorkName, str]] = {
     "pull": "pull",
     "pull-commit": "pull and commit",
     "pop-ack": "pop and acknowledge",
+    "push": "push",
+    "push-one": "send to handler, one at a time",
+    "push-paced": f"send to handler, {PACED_RATE} per second",
 }
 #: Works that read a topic, which must be filled, and those of them that only the generator does.
-READS: Final[tuple[WorkName, ...]] = ("pull", "pull-commit", "pop-ack")
+READS: Final[tuple[WorkName, ...]] = ("pull", "pull-commit", "pop-ack", "push")
 GROUP_READS: Final[tuple[WorkName, ...]] = ("pull-commit", "pop-ack")
+#: Works of push consumers: those that measure latencies have only bodies of the usual size.
+PUSHES: Final[tuple[WorkName, ...]] = ("push", "push-one", "push-paced")
+_PUSH_BODIES: Final = (100, USUAL_BODY)
 CLIENT_TITLES: Final[dict[ClientName, str]] = {
     "java": "Java",
     "threads": "threads",
@@ -127,7 +143,7 @@ def all_cells() -> list[Cell]:
         Cell(client=client, server=server, work=work, body_bytes=body)
         for body in BODIES
         for work in WORK_TITLES
-        if work not in GROUP_READS
+        if work not in GROUP_READS and _has_size(work, body)
         for client in CLIENTS
         for server in SERVERS
     ]
@@ -146,3 +162,10 @@ def all_cells() -> list[Cell]:
         for server in SERVERS
     ]
     return cells
+
+
+def _has_size(work: WorkName, body_bytes: int) -> bool:
+    """Return whether a work is measured with bodies of this size."""
+    if work not in PUSHES:
+        return True
+    return body_bytes in _PUSH_BODIES if work == "push" else body_bytes == USUAL_BODY

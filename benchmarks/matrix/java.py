@@ -12,9 +12,17 @@ import signal
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from benchmarks.load import cpu_seconds, own_bytes
-from benchmarks.matrix.cells import BATCH, BATCHES_IN_FLIGHT, ONE_WAY_FENCE, SENDERS, WINDOW
+from benchmarks.matrix.cells import (
+    BATCH,
+    BATCHES_IN_FLIGHT,
+    ONE_WAY_FENCE,
+    PACED_RATE,
+    PUSHES,
+    SENDERS,
+    WINDOW,
+)
 from benchmarks.matrix.tasks import Measured
-from benchmarks.peers import APACHE_VERSION
+from benchmarks.peers import APACHE_VERSION, QUEUES
 from tests.apache.java_client import JavaClient
 
 if TYPE_CHECKING:
@@ -96,6 +104,8 @@ class JavaClients:
         Raises:
             JavaError: A message was refused, or no reply came in time.
         """
+        if cell.work in PUSHES:
+            return self._measure_push(peer, cell, seconds)
         with self._running(peer) as jvm:
             before = _work(jvm, cell, lead_in)["messages"] if lead_in else 0
             server_cpu, client_cpu = cpu_seconds(peer.pids), cpu_seconds([jvm.pid])
@@ -118,6 +128,34 @@ class JavaClients:
             server_cpu=server_cpu,
             client_bytes=client_bytes,
             latencies_us=None if latencies[0] is None else (latencies[0] / 1e3, latencies[1] / 1e3),
+        )
+
+    def _measure_push(self, peer: Peer, cell: Cell, seconds: float) -> Measured:
+        """Run one round of a push consumer: without a lead-in, because it makes passes."""
+        with self._running(peer) as jvm:
+            server_cpu = cpu_seconds(peer.pids)
+            found = jvm.call(
+                "push.bench" if cell.work == "push" else "push.latency",
+                timeout=seconds + _GRACE,
+                name="plain",
+                nameServers=peer.name_server,
+                topic=cell.topic,
+                stored=peer.acknowledged[cell.topic],
+                bodyBytes=cell.body_bytes,
+                rate=PACED_RATE if cell.work == "push-paced" else 0,
+                queues=QUEUES,
+                durationMs=round(seconds * 1000),
+            )
+            server_cpu = cpu_seconds(peer.pids) - server_cpu
+            client_bytes = own_bytes([jvm.pid])
+        return Measured(
+            messages=found["messages"],
+            messages_before=found.get("messagesBefore", 0),
+            seconds=found["elapsedNs"] / 1e9,
+            client_cpu=found["cpuNs"] / 1e9,
+            server_cpu=server_cpu,
+            client_bytes=client_bytes,
+            latencies_us=(found["p50Ns"] / 1e3, found["p99Ns"] / 1e3) if "p50Ns" in found else None,
         )
 
     @contextlib.contextmanager

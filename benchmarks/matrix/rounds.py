@@ -20,7 +20,7 @@ from benchmarks.matrix.generator import Generator
 from benchmarks.matrix.java import JavaClients
 from benchmarks.matrix.ours import OurClients
 from benchmarks.matrix.results import Probe, Sample, Series
-from benchmarks.matrix.topic_filler import STORED_MESSAGES, fill
+from benchmarks.matrix.topic_filler import PUSHED_MESSAGES, STORED_MESSAGES, fill
 from tests.apache.java_client import JavaError
 
 if TYPE_CHECKING:
@@ -191,7 +191,10 @@ class Matrix:
                 for topic, cell in topics.items():
                     peer.make_topic(topic)
                     if cell.work in READS:
-                        fill(peer, topic, STORED_MESSAGES[cell.body_bytes], cell.body_bytes)
+                        count = STORED_MESSAGES[cell.body_bytes]
+                        if cell.work == "push":
+                            count = PUSHED_MESSAGES
+                        fill(peer, topic, count, cell.body_bytes)
                 if any(cell.client == "java" for cell in here):
                     self._java.connect(peer)
 

@@ -5,7 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from benchmarks.matrix.cells import CLIENT_TITLES, SERVER_TITLES, WORK_TITLES, Cell
+from benchmarks.matrix.cells import (
+    CLIENT_TITLES,
+    SERVER_TITLES,
+    SERVERS,
+    USUAL_BODY,
+    WORK_TITLES,
+    Cell,
+    size_title,
+)
 from benchmarks.matrix.results import ratio
 
 if TYPE_CHECKING:
@@ -49,7 +57,8 @@ class Target:
     def title(self) -> str:
         """The work and the compared figure."""
         flush = ", sync flush" if self.ours.flush == "sync" else ""
-        return f"{WORK_TITLES[self.ours.work]}{flush}{_FIGURE_TITLES[self.figure]}"
+        size = "" if self.ours.body_bytes == USUAL_BODY else f", {size_title(self.ours.body_bytes)}"
+        return f"{WORK_TITLES[self.ours.work]}{size}{flush}{_FIGURE_TITLES[self.figure]}"
 
     @property
     def cells(self) -> tuple[Cell, Cell]:
@@ -119,6 +128,30 @@ def _server_target(
     )
 
 
+def _push_target(
+    client: ClientName,
+    server: ServerName,
+    figure: Figure,
+    at_least: float,
+    body: int = USUAL_BODY,
+    work: WorkName = "push",
+) -> Target:
+    """Return a target for one of our push consumers relative to Java's, with the same server."""
+    ours = Cell(client=client, server=server, work=work, body_bytes=body)
+    base = Cell(client="java", server=server, work=work, body_bytes=body)
+    return Target(ours=ours, base=base, at_least=at_least, figure=figure)
+
+
+_OURS: Final[tuple[ClientName, ...]] = ("asyncio", "threads")
+_LATENCY_FIGURES: Final[tuple[Figure, ...]] = ("p50_us", "p99_us")
+_PUSH_LATENCIES: Final[tuple[WorkName, ...]] = ("push-one", "push-paced")
+#: At least Java's rate with asyncio, 0.7 of it with threads; at most 1.5 times its CPU.
+_PUSHED: Final[tuple[tuple[ClientName, Figure, float], ...]] = (
+    ("asyncio", "rate", 1.0),
+    ("threads", "rate", 0.7),
+    ("asyncio", "client_us", 0.67),
+    ("threads", "client_us", 0.67),
+)
 TARGETS: Final = (
     _client_target("threads", "apache", "sync-1", 2.0),
     _client_target("threads", "apache", "sync-64", 1.5),
@@ -144,6 +177,19 @@ TARGETS: Final = (
     _client_target("threads", "downrange", "sync-1", 10.0),
     _client_target("asyncio", "downrange", "async-256", 5.0),
     _client_target("asyncio", "downrange", "batch", 3.0),
+    *(
+        _push_target(client, server, figure, at_least, body)
+        for body in (USUAL_BODY, 100)
+        for server in SERVERS
+        for client, figure, at_least in _PUSHED
+    ),
+    *(
+        _push_target(client, server, figure, 1.0, work=work)
+        for work in _PUSH_LATENCIES
+        for server in SERVERS
+        for client in _OURS
+        for figure in _LATENCY_FIGURES
+    ),
     _server_target("generator", "sync-64", 1.0, flush="sync"),
     _server_target("java", "sync-64", 1.0, flush="sync"),
 )

@@ -9,7 +9,15 @@ import time
 from collections import deque
 from typing import TYPE_CHECKING, Final, TypeAlias
 
-from benchmarks.matrix.cells import BATCH, BATCHES_IN_FLIGHT, ONE_WAY_FENCE, SENDERS, WINDOW
+from benchmarks.matrix import push_works
+from benchmarks.matrix.cells import (
+    BATCH,
+    BATCHES_IN_FLIGHT,
+    ONE_WAY_FENCE,
+    PUSHES,
+    SENDERS,
+    WINDOW,
+)
 from benchmarks.matrix.tasks import Meter
 from downrange import ClientOptions, Message, Outcome, Producer, PullConsumer, TransactionProducer
 from downrange.model import QueueOffset
@@ -35,6 +43,8 @@ _AWAKE: Final = 0.0005
 
 def run(task: Task) -> Measured:
     """Run the task in this process."""
+    if task.work in PUSHES:
+        return push_works.run_threads(task)
     with _DRIVES[task.work](task) as drive:
         before = drive(time.perf_counter() + task.lead_in, [])
         meter = Meter(task.pids)

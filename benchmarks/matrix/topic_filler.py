@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
 #: Number of messages in a topic for reading, by body size.
 STORED_MESSAGES: Final = {100: 50_000, 1024: 50_000, 16_384: 8_000}
+#: The same for push consumers, whose start and end must not count much.
+PUSHED_MESSAGES: Final = 100_000
 
 
 def fill(peer: Peer, topic: str, count: int, body_bytes: int) -> None:

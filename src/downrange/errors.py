@@ -17,6 +17,8 @@ program can act on them. Its text says what was wrong, where, and what to do nex
     ├── NoNameServer                   no address of a name server is known
     ├── CheckFailed                    `doctor` found problems; lists all of them
     ├── RouteNotFound                  a topic has no queues to use
+    ├── GroupNotFound                  no broker has the consumer group
+    ├── PartlyDone                     some brokers made a change, others did not; names both
     ├── SendFailed                     no broker confirmed a message; lists every attempt
     │   ├── SendTimedOut (TimeoutError)
     │   ├── SendUnreachable (ConnectionError)    no broker could be reached
@@ -80,7 +82,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     # Only for annotations. The types are recursive: an error lists attempts and receipts, and each
     # attempt holds its error.
@@ -285,6 +287,53 @@ class RouteNotFound(RocketMQError):
         super().__init__(f"topic {topic!r} has no route at {', '.join(addresses)}{problem}")
         self.topic = topic
         self.addresses = tuple(addresses)
+
+
+class GroupNotFound(RocketMQError):
+    """No broker has a consumer group.
+
+    Attributes:
+        group: The group.
+        addresses: The brokers that were asked.
+    """
+
+    def __init__(self, group: str, addresses: Sequence[str]) -> None:
+        """Take the group and the brokers that do not have it."""
+        super().__init__(
+            f"group {group!r} does not exist on {', '.join(addresses)}.\n"
+            f"  `downrange group list` shows all groups, `downrange group create {group}` makes it."
+        )
+        self.group = group
+        self.addresses = tuple(addresses)
+        self.address = ", ".join(addresses)
+
+
+class PartlyDone(RocketMQError):
+    """Some brokers made a change, and others did not. The call can be repeated.
+
+    Attributes:
+        what: What was to be done.
+        done: The brokers that did it.
+        failures: Broker -> its error.
+    """
+
+    def __init__(
+        self, what: str, done: Sequence[str], failures: Mapping[str, RocketMQError]
+    ) -> None:
+        """Take what was to be done, who did it, and the errors of the others."""
+        lines = [
+            f"\n  {broker} {error.address or ''}: {type(error).__name__}, {error.brief}"
+            for broker, error in failures.items()
+        ]
+        super().__init__(
+            f"{what}: done on {', '.join(done)}, but not on {', '.join(failures)}:"
+            f"{''.join(lines)}\n  Repeat the call when they answer; it does no harm to the others."
+        )
+        self.what = what
+        self.done = tuple(done)
+        self.failures = dict(failures)
+        self.address = ", ".join(error.address or "" for error in failures.values())
+        self.retryable = all(error.retryable for error in failures.values())
 
 
 class SendFailed(RocketMQError):

@@ -121,6 +121,18 @@ def test_client_reads_a_topic_repeatedly(client: ClientName, peer: Peer) -> None
 
 
 @pytest.mark.parametrize("client", ["threads", "asyncio"])
+def test_push_consumer_handles_a_topic_from_first_to_last(client: ClientName, peer: Peer) -> None:
+    topic = f"{client}-push"
+    peer.make_topic(topic)
+    fill(peer, topic, 800, 100)
+    peer.check_count(topic)
+    found = run(client, "push", peer, topic)
+    assert found.messages >= 800
+    assert found.messages % 800 == 0
+    assert found.seconds > 0
+
+
+@pytest.mark.parametrize("client", ["threads", "asyncio"])
 def test_client_that_reads_more_than_was_stored_fails(client: ClientName, peer: Peer) -> None:
     topic = f"{client}-pull-more"
     peer.make_topic(topic)

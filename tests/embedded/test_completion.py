@@ -25,6 +25,8 @@ def cluster() -> Iterator[Cluster]:
         with Client(running.name_server) as client, Admin(client) as admin:
             for name in ("orders", "orders-eu", "payments"):
                 admin.create_topic(name, queues=1)
+            for name in ("billing", "billing-eu", "audit"):
+                admin.create_group(name)
         yield running
 
 
@@ -59,6 +61,10 @@ def _complete(line: str, **variables: str) -> tuple[list[str], str]:
         ("downrange doctor --topic p", ["payments"]),
         ("downrange pipeline lake orders p", ["payments"]),
         ("downrange pipeline load x.csv --topic p", ["payments"]),
+        ("downrange group lag bill", ["billing", "billing-eu"]),
+        ("downrange group reset audit pay", ["payments"]),
+        ("downrange dlq resend a", ["audit"]),
+        ("downrange broker wi", ["wipe-writes"]),
         ("downrange ta", ["tail"]),
         ("downrange tail orders --no-f", ["--no-follow"]),
     ],

@@ -106,6 +106,7 @@ def test_fragments_are_left_out_and_lines_are_counted(tmp_path: Path) -> None:
         mq.AutoBatch,
         mq.Trace,
         mq.PullOptions,
+        mq.ConsumerOptions,
         mq.SimpleOptions,
     ],
 )

@@ -26,3 +26,8 @@ pytestmark = pytest.mark.skipif(
 )
 def test_a_reply_stays_within_its_budget(subject: str, budget: Counts) -> None:
     check(counted_apart(f"tests.guards.replies:{subject}"), budget, f"{PULLED} messages")
+
+
+def test_a_handled_message_stays_within_its_budget() -> None:
+    budget = Counts(407, 8_100, 48_007)
+    check(counted_apart("tests.guards.handled:pulled"), budget, f"{PULLED} messages")

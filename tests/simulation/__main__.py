@@ -6,9 +6,11 @@ import argparse
 import sys
 import time
 import traceback
+from collections import Counter
 from random import SystemRandom
 from typing import TYPE_CHECKING
 
+from tests.simulation.group_world import GroupWorld
 from tests.simulation.pop_world import PopWorld
 from tests.simulation.world import World
 
@@ -18,7 +20,7 @@ if TYPE_CHECKING:
 #: How many lines of a failed run are printed.
 _LINES_SHOWN = 60
 #: The kinds of runs; without a choice each seed is used for all of them.
-_WORLDS = {"pull": World, "pop": PopWorld}
+_WORLDS: dict[str, type[World]] = {"pull": World, "pop": PopWorld, "group": GroupWorld}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -34,6 +36,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     first = seed = SystemRandom().randrange(2**32) if options.seed is None else options.seed
     end = time.monotonic() + options.seconds
     fingerprint = ""
+    figures: Counter[str] = Counter()
     while True:
         for kind in kinds:
             world = _WORLDS[kind](seed)
@@ -46,15 +49,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 print(f"FAILED: {command} --world {kind}")
                 return 1
             fingerprint = world.fingerprint()
+            figures.update(world.figures)
             if options.whole:
                 print("\n".join(world.lines))
-            fingerprint = world.fingerprint()
         seed += 1
         if time.monotonic() >= end or seed - first == options.runs:
             break
     count = seed - first
     names = " and ".join(kinds)
     print(f"{count} runs of a broker ({names}), seeds {first} to {seed - 1}: all passed")
+    for name, figure in sorted(figures.items()):
+        print(f"  {figure:>9,} {name}")
     print(f"fingerprint of the last run: {fingerprint}")
     return 0
 

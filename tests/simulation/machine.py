@@ -55,13 +55,13 @@ OPTIONS = BrokerOptions(
 )
 #: No segment is dropped because of its age: a run takes minutes.
 RETENTION = RetentionOptions(keep_hours=1.0, disk_used_max=0.8, disk_used_full=0.8)
-_HOST = StoreHost.of("10.0.0.2", 10911)
-_IDENTITY = BrokerIdentity(
+HOST = StoreHost.of("10.0.0.2", 10911)
+IDENTITY = BrokerIdentity(
     name=OPTIONS.name,
     cluster=OPTIONS.cluster,
     broker_id=0,
-    address=_HOST.address,
-    ha_address=_HOST.address,
+    address=HOST.address,
+    ha_address=HOST.address,
 )
 
 
@@ -76,6 +76,7 @@ class Machine:
     Attributes:
         disk: The same through all restarts.
         network: The connections to it.
+        threads: Those of the broker.
         dispatcher: Takes connections while the broker serves, else None.
         recovered_to: The end of the log when it was last opened.
         retained_from: The begin of the log when the last process ended.
@@ -92,7 +93,7 @@ class Machine:
         self._loop = loop
         self._random = random
         self._flush: FlushMode = flush
-        self._threads = Threads(loop, random)
+        self.threads = Threads(loop, random)
         self._run: BrokerLoop | None = None
         self._ids = 0
         self._was_stopped = False
@@ -131,7 +132,7 @@ class Machine:
         self.recovered_to = store.log.end
         options = dataclasses.replace(OPTIONS, flush=self._flush)
         now_ms = self._loop.wall_clock_ms()
-        state = BrokerState(options, _HOST, store, self._make_id, now_ms, retention=RETENTION)
+        state = BrokerState(options, HOST, store, self._make_id, now_ms, retention=RETENTION)
         dispatcher = Dispatcher(
             self,
             clock_ms=self._loop.wall_clock_ms,
@@ -142,8 +143,8 @@ class Machine:
             state,
             cast("OsFiles", self.disk),
             dispatcher.perform,
-            Registrar(_IDENTITY, (), state.topics.table),
-            cast("ThreadPoolExecutor", self._threads),
+            Registrar(IDENTITY, (), state.topics.table),
+            cast("ThreadPoolExecutor", self.threads),
             None,
         )
         await self._run.start()
@@ -176,7 +177,7 @@ class Machine:
         self.dispatcher = None
         self.network.cut_all()
         self.disk.steps_left = 0  # tasks that still run can change nothing
-        self._threads.fail_all(PowerLost())
+        self.threads.fail_all(PowerLost())
         self._log_end = self.log_end
         run, self._run = self._run, None
         if run is not None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from downrange.options import ListenerOptions
 from downrange.server.net.connection import Connection
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from tests.simulation.clock import VirtualLoop
 
 _LIMITS = ListenerOptions()
+ChannelT = TypeVar("ChannelT", bound="Channel")
 
 
 class Lost(Exception):
@@ -57,6 +58,26 @@ class Network:
         self._numbers = 0
 
     def connect(self, caller: Caller) -> Channel:
+        """Open a connection of a caller.
+
+        Raises:
+            Lost: The broker does not listen.
+        """
+        return self._add(lambda peer, dispatcher: Channel(self, caller, peer, dispatcher))
+
+    def connect_protocol(self, protocol: asyncio.Protocol) -> ProtocolChannel:
+        """Open a connection of a client's own protocol, which is told that it is made.
+
+        Raises:
+            Lost: The broker does not listen.
+        """
+        channel = self._add(
+            lambda peer, dispatcher: ProtocolChannel(self, protocol, peer, dispatcher)
+        )
+        protocol.connection_made(ClientEnd(channel))
+        return channel
+
+    def _add(self, make: Callable[[Peer, Dispatcher], ChannelT]) -> ChannelT:
         """Open a connection.
 
         Raises:
@@ -67,7 +88,8 @@ class Network:
             raise Lost("the broker does not listen")
         self._numbers += 1
         peer = Peer(self._numbers, f"10.0.0.9:{self._numbers % 50_000 + 1024}")
-        channel = self._open[peer.number] = Channel(self, caller, peer, dispatcher)
+        channel = make(peer, dispatcher)
+        self._open[peer.number] = channel
         return channel
 
     def cut_all(self) -> None:
@@ -84,7 +106,7 @@ class Channel(asyncio.Transport):
     """One connection: the server's transport, and the client's link."""
 
     def __init__(
-        self, network: Network, caller: Caller, peer: Peer, dispatcher: Dispatcher
+        self, network: Network, caller: Caller | None, peer: Peer, dispatcher: Dispatcher
     ) -> None:
         super().__init__()
         self.peer = peer
@@ -166,9 +188,49 @@ class Channel(asyncio.Transport):
                     if not waiter.done():
                         waiter.set_result(reply)
                 case RequestArrived(request):
+                    assert self._caller is not None
                     self._caller.on_request(request)
                 case LinkBroken(error):
                     raise error
+
+
+class ProtocolChannel(Channel):
+    """A connection whose client's end is a protocol of asyncio, such as that of a real client."""
+
+    def __init__(
+        self, network: Network, protocol: asyncio.Protocol, peer: Peer, dispatcher: Dispatcher
+    ) -> None:
+        super().__init__(network, None, peer, dispatcher)
+        self._protocol = protocol
+
+    def cut(self) -> None:
+        """Close both directions, and tell the protocol."""
+        if self.is_open:
+            super().cut()
+            self._network.loop.call_soon(self._protocol.connection_lost, None)
+
+    def _on_reply_bytes(self, data: bytes) -> None:
+        self._protocol.data_received(data)
+
+
+class ClientEnd(asyncio.Transport):
+    """The transport of a client's protocol."""
+
+    def __init__(self, channel: ProtocolChannel) -> None:
+        super().__init__()
+        self._channel = channel
+
+    def write(self, data: Any) -> None:
+        self._channel.send(bytes(data))
+
+    def close(self) -> None:
+        self._channel.cut()
+
+    def abort(self) -> None:
+        self._channel.cut()
+
+    def is_closing(self) -> bool:
+        return not self._channel.is_open
 
 
 def _ignore(_request: Command) -> None:

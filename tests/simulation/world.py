@@ -47,7 +47,10 @@ class World:
         ledger: What the broker promised.
         is_over: Whether clients must finish.
         lines: A log of the run.
+        loses_power: Whether power may be lost, also during a start.
     """
+
+    loses_power = True
 
     def __init__(self, seed: int) -> None:
         self.loop = VirtualLoop()
@@ -63,6 +66,11 @@ class World:
     def network(self) -> Network:
         """The connections to the broker."""
         return self.machine.network
+
+    @property
+    def figures(self) -> dict[str, int]:
+        """Counts for a summary of many runs."""
+        return {}
 
     def note(self, text: str) -> None:
         """Add a line to the log of the run."""
@@ -99,7 +107,7 @@ class World:
             self.is_over = True
             async with asyncio.timeout(RECOVERY_SECONDS):
                 await asyncio.gather(*work)
-            await self._wait_for_delivery()
+            await self.wait_for_delivery()
             await self.finish()
             for task in background:
                 task.cancel()
@@ -192,7 +200,7 @@ class World:
         """Start the broker, again after every fault, and check all promises."""
         disk = self.machine.disk
         while True:
-            if not self.is_over and self.random.random() < 0.2:
+            if self.loses_power and not self.is_over and self.random.random() < 0.2:
                 disk.steps_left = self.random.randrange(60)
             try:
                 await self.machine.start()
@@ -234,9 +242,11 @@ class World:
         """Check what holds when all is delivered; clients still run."""
         return
 
-    async def _wait_for_delivery(self) -> None:
+    async def wait_for_delivery(self) -> None:
+        """Wait until nothing is missing."""
         until = self.loop.time() + RECOVERY_SECONDS
         while missing := self.missing(self.machine.state):
+            assert not self._errors, self._errors
             assert self.loop.time() < until, f"never delivered: {missing}"
             await asyncio.sleep(0.5)
         self.check(self.machine.state)

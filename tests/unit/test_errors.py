@@ -69,6 +69,21 @@ SAMPLES: list[tuple[RocketMQError, dict[str, Any], str]] = [
     ),
     (errors.ClientClosed("the client"), {}, "the client is closed; make a new one"),
     (
+        errors.GroupNotFound("billing", ["a:1", "b:1"]),
+        {"group": "billing", "addresses": ("a:1", "b:1"), "address": "a:1, b:1"},
+        "group 'billing' does not exist on a:1, b:1.\n"
+        "  `downrange group list` shows all groups, `downrange group create billing` makes it.",
+    ),
+    (
+        errors.PartlyDone(
+            "create group 'billing'", ["a"], {"b": errors.ConnectionLost("b:1", "no reply")}
+        ),
+        {"what": "create group 'billing'", "done": ("a",), "address": "b:1", "retryable": True},
+        "create group 'billing': done on a, but not on b:\n"
+        "  b b:1: ConnectionLost, no reply\n"
+        "  Repeat the call when they answer; it does no harm to the others.",
+    ),
+    (
         errors.GroupTaken("producer", "shop"),
         {"group": "shop"},
         "this client already has a producer of group 'shop'; close that one first, use another "

@@ -31,6 +31,11 @@ COMMANDS: Final = {
             "downrange.cli.read:pull",
             "Print messages of one queue, starting at an offset, with one request.",
         ),
+        "consume": (
+            "downrange.cli.consume:consume",
+            "Handle the messages of a consumer group, with a function or a program, until a "
+            "signal.",
+        ),
         "doctor": (
             "downrange.cli.doctor:doctor",
             "Check the way to name servers and brokers: DNS, ports, TLS, access, brokers, routes.",
@@ -38,6 +43,18 @@ COMMANDS: Final = {
         "topic": (
             "downrange.cli.topic:topic",
             "Create, change, list, show and delete topics.",
+        ),
+        "group": (
+            "downrange.cli.group:group",
+            "Consumer groups: settings, members, lag, resets of offsets.",
+        ),
+        "dlq": (
+            "downrange.cli.dlq:dlq",
+            "Dead letters: list, show, export and send them again.",
+        ),
+        "cluster": (
+            "downrange.cli.cluster:cluster",
+            "List clusters and brokers, with their figures.",
         ),
         "message": (
             "downrange.cli.message:message",
@@ -63,8 +80,8 @@ COMMANDS: Final = {
             "Run a name server in the foreground.",
         ),
         "broker": (
-            "downrange.cli.serve:broker",
-            "Run one broker in the foreground and register it at name servers, ours or Apache's.",
+            "downrange.cli.broker:broker",
+            "Run one broker in the foreground; or show, set and clean up running brokers.",
         ),
     },
 }

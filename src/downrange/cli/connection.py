@@ -155,6 +155,19 @@ class Connection:
             OptionError: An option is invalid.
         """
         from downrange import Client  # slow, and not needed for help
+
+        settings = self.client_settings(connect_on_start=connect_on_start)
+        return Client(settings.pop("servers"), options=settings.pop("client_options"), **settings)
+
+    def client_settings(self, *, connect_on_start: bool = True) -> dict[str, Any]:
+        """Return the arguments of a producer or consumer that has a client of its own.
+
+        Args:
+            connect_on_start: Whether its start fails when no name server can be reached.
+
+        Raises:
+            OptionError: An option is invalid.
+        """
         from downrange.options import ClientOptions
 
         options = self.options
@@ -162,12 +175,12 @@ class Connection:
             connect_on_start=connect_on_start,
             connect_timeout=min(self.timeout, _CONNECT_TIMEOUT_MAX),
         )
-        return Client(
-            options.name_server,
-            options=options.client_options(base),
-            credentials=options.credentials,
-            tls=options.tls_options,
-        )
+        return {
+            "servers": options.name_server,
+            "client_options": options.client_options(base),
+            "credentials": options.credentials,
+            "tls": options.tls_options,
+        }
 
     @contextmanager
     def admin(self) -> Generator[Admin]:

@@ -5,7 +5,7 @@
   2  wrong option or argument, or an extra is missing; no request was sent
   3  no server could be reached, or none replied in time
   4  not permitted: access key, its rights, or the topic's permission
-  5  no such topic, message or route
+  5  no such topic, group, message or route
 130  ended by Ctrl-C
 141  the reader of standard output is gone, as after `| head` (see `standard_streams`)
 """
@@ -19,6 +19,7 @@ import click
 
 from downrange import errors
 from downrange.errors import (
+    GroupNotFound,
     MissingExtra,
     NoNameServer,
     NotFound,
@@ -53,7 +54,7 @@ def exit_code_of(error: RocketMQError) -> int:
         return WRONG_USE
     if issubclass(kind, PermissionError):
         return NOT_PERMITTED
-    if issubclass(kind, RouteNotFound | TopicNotFound | NotFound):
+    if issubclass(kind, RouteNotFound | TopicNotFound | GroupNotFound | NotFound):
         return NOT_FOUND
     if issubclass(kind, NoNameServer | ConnectionError | TimeoutError):
         return UNREACHABLE

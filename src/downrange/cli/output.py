@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from datetime import tzinfo
 
     from rich.console import Console
+    from rich.table import Table
 
     from downrange.model import ReceivedMessage, SendReceipt
 
@@ -31,6 +32,8 @@ _GAP: Final = "  "
 #: How many bytes of a body are shown in a line.
 LINE_BYTES: Final = 200
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+#: Seconds of a unit, its letter, seconds of the next smaller one, its letter.
+_SPANS: Final = ((86_400, "d", 3600, "h"), (3600, "h", 60, "m"), (60, "m", 1, "s"))
 
 
 def print_json(value: Any) -> None:
@@ -68,10 +71,25 @@ def print_table(
         title: Title of the table.
         numbers: Columns that are aligned to the right.
     """
-    texts = [["" if value is None else readable(str(value)) for value in row] for row in rows]
+    texts = _cells(rows)
     if not sys.stdout.isatty():
         _print_plain(title, [list(columns), *texts], [column in numbers for column in columns])
         return
+    console().print(table_of(columns, rows=texts, title=title, numbers=numbers))
+
+
+def _cells(rows: Iterable[Sequence[object]]) -> list[list[str]]:
+    return [["" if value is None else readable(str(value)) for value in row] for row in rows]
+
+
+def table_of(
+    columns: Sequence[str],
+    rows: Iterable[Sequence[object]],
+    *,
+    title: str | None = None,
+    numbers: Sequence[str] = (),
+) -> Table:
+    """Return a table for a terminal; for the arguments see `print_table`."""
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
 
@@ -79,9 +97,9 @@ def print_table(
     for column in columns:
         justify = "right" if column in numbers else "left"
         table.add_column(column, justify=justify, overflow="fold")  # type: ignore[arg-type]
-    for row in texts:
+    for row in _cells(rows):
         table.add_row(*row)
-    console().print(table)
+    return table
 
 
 def print_gap() -> None:
@@ -246,6 +264,28 @@ def utc_text(at_ms: int) -> str:
     A number that is not a time stays a number.
     """
     return _time_text(at_ms, UTC, "T").replace("+00:00", "Z")
+
+
+def utc_time(at: datetime | None) -> str | None:
+    """Return a time in the one form of JSON."""
+    return None if at is None else utc_text((at - _EPOCH) // timedelta(milliseconds=1))
+
+
+def local_time(at: datetime | None) -> str | None:
+    """Return a time for people."""
+    return None if at is None else local_text((at - _EPOCH) // timedelta(milliseconds=1))
+
+
+def span_text(span: timedelta | None) -> str | None:
+    """Return a time span for people: 12s, 3m 20s, 2h 5m, 4d 3h."""
+    if span is None:
+        return None
+    seconds = int(span.total_seconds())
+    for size, unit, part, name in _SPANS:
+        if seconds >= size:
+            rest = seconds % size // part
+            return f"{seconds // size}{unit}" + (f" {rest}{name}" if rest else "")
+    return f"{seconds}s"
 
 
 def _time_text(at_ms: int, zone: tzinfo | None, separator: str) -> str:

@@ -38,6 +38,11 @@ _NO_SQL: Final = click.option(
     "--no-sql", is_flag=True, help="Refuse consumers with SQL92 filters; accepted by default."
 )
 
+_BROKER_EPILOG: Final = (
+    "Running brokers, ours or Apache's: `downrange broker show`, `settings`, `set`, `clean`, "
+    "`wipe-writes` and `restore-writes`; each has a --help."
+)
+
 
 @command()
 @_STORE
@@ -109,7 +114,7 @@ def nameserver(flags: CommonFlags, port: int, store: Path | None) -> None:
     run_until_signal(server, lambda: _print_ready(f"nameserver={server.address}"))
 
 
-@command()
+@command(epilog=_BROKER_EPILOG)
 @click.option(
     "--nameserver",
     multiple=True,

@@ -1,4 +1,4 @@
-"""`topic create|update|list|show|delete`: manage topics on all brokers of a cluster."""
+"""`topic create|update|list|show|delete` and others: manage topics on all brokers of a cluster."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from downrange.cli.completion import complete_topics
 from downrange.cli.connection import Connection, with_connection
 from downrange.cli.exit_codes import EPILOG, FAILED, NOT_FOUND, print_error
 from downrange.cli.parameters import argument
+from downrange.cli.topic_use import groups, ranges, route, traffic
 from downrange.errors import OptionError, RouteNotFound
 
 if TYPE_CHECKING:
@@ -200,6 +201,10 @@ def delete(connection: Connection, topic: str, cluster: str | None, yes: bool) -
             question = f"Delete {topic!r} and its messages on {', '.join(brokers)}?"
             click.confirm(question, abort=True, err=True)
         admin.delete_topic(topic, cluster=cluster)
+
+
+for _command in (route, ranges, groups, traffic):
+    topic.add_command(_command)
 
 
 # ---- arguments -----------------------------------------------------------------------------------

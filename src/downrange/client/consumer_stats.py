@@ -140,7 +140,8 @@ def _problem(
         return f"it cannot be read: {window.failure}"
     if oldest is not None and oldest > options.handle_timeout:
         stuck = min(window.running.values(), key=lambda delivery: delivery.started_at)
-        return f"message {stuck.messages[0].message_id} has been handled for {oldest:.0f} s"
+        if stuck.current is not None:
+            return f"message {stuck.current.message_id} has been handled for {oldest:.0f} s"
     if member.is_shared and options.mode == "orderly" and now >= window.locked_until:
         return "its lock was lost, so nothing is handed out"
     since = window.created_at if window.pulled_at is None else window.pulled_at

@@ -83,7 +83,14 @@ def handler_pool(group: str, concurrency: int) -> ThreadPoolExecutor:
 def in_pool(pool: ThreadPoolExecutor, handler: Callable[[Any], Any]) -> Callable[[Any], Any]:
     """Return a coroutine function that calls a plain handler in a thread."""
 
+    def call_here(argument: Any) -> object:
+        try:
+            return handler(argument)
+        except (StopIteration, KeyboardInterrupt) as error:
+            # No future can hold the first one, and the second one would end the event loop.
+            raise RuntimeError(f"the handler raised {type(error).__name__}") from error
+
     async def call(argument: Any) -> object:
-        return await asyncio.get_running_loop().run_in_executor(pool, handler, argument)
+        return await asyncio.get_running_loop().run_in_executor(pool, call_here, argument)
 
     return call

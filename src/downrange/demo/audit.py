@@ -7,6 +7,8 @@ could hide a lost message behind such a copy. The rules, for each topic:
     no id that was rolled back or recalled is stored
     at most as many other ids are stored as messages were sent without an acknowledgement
     the Parquet files hold what is stored: each position of each queue once
+    a group that reads the topic to its end has handled every acknowledged id with its tags, except
+    those that are in its dead-letter topic
 """
 
 from __future__ import annotations
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
     from types import TracebackType
 
+    from downrange.demo.consumers import ConsumerProgress
     from downrange.demo.send_log import SendCounts, SendLog
     from downrange.model import QueueId
 
@@ -51,10 +54,12 @@ class FoundMessages:
     Attributes:
         ids: Position -> the message's id.
         repeated: Positions that were found more than once.
+        tags: Id -> the message's tags, where brokers were read.
     """
 
     ids: dict[Position, str] = field(default_factory=dict[Position, str])
     repeated: int = 0
+    tags: dict[str, str | None] = field(default_factory=dict[str, "str | None"])
 
     def add(self, position: Position, message_id: str) -> None:
         """Add a message."""
@@ -114,10 +119,9 @@ class StoreReader:
                 raise
             return 0  # a broker is down; the consumer keeps fetching in the background
         for message in messages:
-            queue = message.queue
-            self.found[queue.topic].add(
-                Position(queue.broker, queue.number, message.offset), message.message_id
-            )
+            queue, found = message.queue, self.found[message.topic]
+            found.add(Position(queue.broker, queue.number, message.offset), message.message_id)
+            found.tags[message.message_id] = message.tags
         return len(messages)
 
     def missing(self, send_logs: Iterable[SendLog]) -> int:
@@ -244,6 +248,31 @@ def check_topic(
         brokers=later.by_broker(),
         problems=tuple(problems),
     )
+
+
+def check_group(
+    progress: ConsumerProgress, send_log: SendLog, stored: FoundMessages, dead_letters: set[str]
+) -> tuple[str, ...]:
+    """Return what a group has missed; nothing for a group that stops early.
+
+    Args:
+        progress: What the group has done.
+        send_log: What the sender of its topic recorded.
+        stored: What the brokers hold of its topic.
+        dead_letters: The ids in its dead-letter topic.
+    """
+    plan = progress.plan
+    if progress.problem is not None:
+        return (f"group {plan.group} ended early: {progress.problem}",)
+    if plan.share < 1:
+        return ()
+    problems: list[str] = []
+    wanted = {one for one in send_log.acknowledged if plan.reads(stored.tags.get(one))}
+    if missed := wanted - progress.handled - dead_letters:
+        problems.append(f"{len(missed)} not handled by {plan.group}: {_first_ids(missed)}")
+    if lost := progress.dead - dead_letters:
+        problems.append(f"{len(lost)} dead letters of {plan.group} are lost: {_first_ids(lost)}")
+    return tuple(problems)
 
 
 def _landing_problems(

@@ -1,52 +1,49 @@
-"""The consumers of the shop, which write trace records as the consumers of the Java client do.
+"""The consumer groups of the shop: push consumers, some of whose handlers fail.
 
-A pull consumer has no message handler and therefore writes no traces, so the demo writes the
-records itself: one before it handles a message, one after. Some messages are left unread on
-purpose, so that the report has something to show: no group reads gifts, coupons and readings, and
-the group `analysts` stops early.
+The group `packing` has two members; one of them leaves in the middle of the day and comes back, so
+that the queues are divided anew. Some orders cannot be packed at once and are delivered again, a
+few never can be and become dead letters. Some messages are left unread on purpose, so that the
+report has something to show: no group reads gifts, coupons and readings, and the group `analysts`
+stops early.
 """
 
 from __future__ import annotations
 
-import contextlib
 import json
+import threading
 import time
-import uuid
-from collections import deque
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
-from downrange import Producer, PullConsumer
-from downrange.client.flows.producing.trace_records import (
-    SubAfterTrace,
-    SubBeforeTrace,
-    encode_contexts,
-    index_keys,
-)
+from downrange import Admin, Client, PushConsumer
 from downrange.demo.workload import CLIENT
-from downrange.errors import RocketMQError
-from downrange.model import Message
-from downrange.options import ProducerOptions
-from downrange.wire.system_names import TRACE_TOPIC
+from downrange.errors import DeadLetter, Retry, RocketMQError
+from downrange.options import Trace
+from downrange.options.consumers import ConsumerOptions
 
 if TYPE_CHECKING:
-    import threading
-    from concurrent.futures import Future
+    from downrange.model import QueueId, ReceivedMessage
 
-    from downrange.client.flows.producing.trace_records import TraceRecord
-    from downrange.model import ReceivedMessage, SendReceipt
-
-#: Results as the consumers of the Java client record them.
-_SUCCESS, _FAILED = 0, 4
-_TRACE_BATCH: Final = 20
-_POLL: Final = 0.1
-_REGION: Final = "MSG_REGION"
-_TRACES_IN_FLIGHT_MAX: Final = 200
+_LOOK: Final = 0.1
+#: Seconds until an order without a postcode is tried again.
+_RETRY_AFTER: Final = 1.0
+#: How long a group may take to handle what is left, and a member to leave.
+_END_TIMEOUT: Final = 45.0
+_CLOSE_TIMEOUT: Final = 10.0
+#: Shorter intervals than usual, because the demo is short.
+_OPTIONS: Final = ConsumerOptions(
+    start="earliest",
+    concurrency=4,
+    commit_interval=0.5,
+    rebalance_interval=1.0,
+    trace=Trace(batch_count=20, flush_interval=0.5, queue_max=20_000),
+)
 
 
 @dataclass(frozen=True, slots=True)
 class ConsumerPlan:
-    """A consumer group with one member.
+    """A consumer group.
 
     Attributes:
         group: Name of the group.
@@ -54,6 +51,7 @@ class ConsumerPlan:
         tags: Tag filter.
         share: Share of the sending time during which it reads.
         slow_every: One message in this many is handled slowly.
+        absences: When a second member is away, as shares of the sending time; empty without one.
     """
 
     group: str
@@ -61,10 +59,27 @@ class ConsumerPlan:
     tags: str = "*"
     share: float = 1.0
     slow_every: int = 40
+    absences: tuple[tuple[float, float], ...] = ()
+
+    @property
+    def members(self) -> int:
+        """Number of members."""
+        return 2 if self.absences else 1
+
+    def reads(self, tags: str | None) -> bool:
+        """Return whether the group gets messages with these tags."""
+        return self.tags == "*" or tags in self.tags.split(" || ")
 
 
 CONSUMERS: Final = (
-    ConsumerPlan("packing", "orders", tags="standard || express", slow_every=20),
+    # The second member comes when the day has begun, leaves, and comes back.
+    ConsumerPlan(
+        "packing",
+        "orders",
+        tags="standard || express",
+        slow_every=20,
+        absences=((0.0, 0.15), (0.65, 0.8)),
+    ),
     ConsumerPlan("accounting", "payments"),
     ConsumerPlan("analysts", "clicks", share=0.75, slow_every=100),
     ConsumerPlan("purchasing", "stock", slow_every=100),
@@ -78,29 +93,75 @@ class ConsumerProgress:
 
     Attributes:
         plan: The group.
-        handled: Messages that were handled.
-        tried_again: Handled messages whose first attempt failed.
-        traces: Trace messages that were stored.
-        traces_lost: Trace messages that were not stored.
-        problem: The error that ended the consumer early.
+        handled: Ids of messages that were handled.
+        waiting: Ids of messages that failed and are delivered again.
+        dead: Ids of messages that became dead letters.
+        retried: Messages that were handled at a later attempt.
+        repeated: Messages that were handled again, although they had been handled.
+        rebalances: How often the queues of a member changed.
+        problem: The error that ended the group early.
     """
 
     plan: ConsumerPlan
-    handled: int = 0
-    tried_again: int = 0
-    traces: int = 0
-    traces_lost: int = 0
+    handled: set[str] = field(default_factory=set[str])
+    waiting: set[str] = field(default_factory=set[str])
+    dead: set[str] = field(default_factory=set[str])
+    retried: int = 0
+    repeated: int = 0
+    rebalances: int = 0
     problem: RocketMQError | None = None
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def handle(self, message: ReceivedMessage) -> None:
+        """Handle a message: the handler of all members.
+
+        Raises:
+            Retry: It cannot be handled now.
+            DeadLetter: It never can be.
+        """
+        name = message.message_id
+        try:
+            process(message, slow_every=self.plan.slow_every)
+        except Retry:
+            with self._lock:
+                self.waiting.add(name)
+            raise
+        except DeadLetter:
+            with self._lock:
+                self.waiting.discard(name)
+                self.dead.add(name)
+            raise
+        with self._lock:
+            self.waiting.discard(name)
+            self.repeated += name in self.handled
+            self.retried += name not in self.handled and message.delivery_attempts > 0
+            self.handled.add(name)
 
 
-class PostcodeMissing(Exception):
-    """An order has no postcode, so it cannot be packed."""
+def process(message: ReceivedMessage, *, slow_every: int) -> None:
+    """Decode the body, as a stand-in for real work; some messages take a few milliseconds more.
+
+    Raises:
+        Retry: The order has no postcode yet; the next attempt succeeds.
+        DeadLetter: It still has none, and cannot be packed.
+    """
+    body: dict[str, Any] = json.loads(message.body)
+    if message.offset % slow_every == slow_every - 1:
+        time.sleep(0.004 + (message.offset % 7) * 0.003)
+    if body.get("postcode", "") is None:
+        if not message.delivery_attempts:
+            raise Retry(after=_RETRY_AFTER)
+        if sum(message.body) % 3 == 0:  # the same orders in every run with the same seed
+            raise DeadLetter(f"order {body['id']} has no postcode")
+
+
+# ---- members -------------------------------------------------------------------------------------
 
 
 def run_consumer(
     name_server: str, progress: ConsumerProgress, *, seconds: float, settled: threading.Event
 ) -> None:
-    """Read and handle messages until the time of the plan is over, or everything was read.
+    """Run a group until the time of its plan is over, or everything was handled.
 
     Args:
         name_server: Address of the name server.
@@ -108,175 +169,88 @@ def run_consumer(
         seconds: How long the services send.
         settled: Set when every acknowledged message can be read.
     """
-    plan = progress.plan
-    stop_at = time.monotonic() + seconds * plan.share if plan.share < 1 else None
+    plan, started = progress.plan, time.monotonic()
+    stop_at = started + seconds * plan.share if plan.share < 1 else None
+    deadline: float | None = None
     try:
-        with (
-            PullConsumer(name_server, group=plan.group, client_options=CLIENT) as consumer,
-            TraceWriter(name_server, progress) as traces,
-        ):
-            consumer.assign(plan.topic, start="earliest", tags=plan.tags)
+        with _Members(name_server, progress) as members:
             while stop_at is None or time.monotonic() < stop_at:
-                was_settled = settled.is_set()
-                messages = _poll(consumer)
-                for message in messages:
-                    _handle(message, progress, traces)
-                if messages:
-                    _commit(consumer)
-                elif was_settled and _has_read_all(consumer):
-                    return
+                now = (time.monotonic() - started) / seconds
+                members.set_second(
+                    bool(plan.absences) and not any(a <= now < b for a, b in plan.absences)
+                )
+                if settled.is_set():
+                    deadline = deadline or time.monotonic() + _END_TIMEOUT
+                    if members.have_handled_all() or time.monotonic() > deadline:
+                        return
+                members.count_changes()
+                time.sleep(_LOOK)
     except RocketMQError as error:
         progress.problem = error
 
 
-def _poll(consumer: PullConsumer) -> list[ReceivedMessage]:
-    try:
-        return consumer.poll(_POLL)
-    except RocketMQError as error:
-        if not error.retryable:
-            raise
-        return []  # a broker is down; the consumer keeps fetching in the background
+class _Members:
+    """The members of a group: one that stays, and one that comes and goes; a context manager."""
 
+    def __init__(self, name_server: str, progress: ConsumerProgress) -> None:
+        self._name_server = name_server
+        self._progress = progress
+        self._stack = ExitStack()
+        self._second: PushConsumer | None = None
+        self._queues: dict[PushConsumer, list[QueueId]] = {}
 
-def _has_read_all(consumer: PullConsumer) -> bool:
-    """Whether nothing is left to read, also on a broker that has just restarted."""
-    try:
-        return not any(consumer.lag().values())
-    except RocketMQError:
-        return False
-
-
-def _commit(consumer: PullConsumer) -> None:
-    # A broker that is down stores no offsets; the next commit covers this one.
-    with contextlib.suppress(RocketMQError):
-        consumer.commit()
-
-
-# ---- handling ------------------------------------------------------------------------------------
-
-
-def _handle(message: ReceivedMessage, progress: ConsumerProgress, traces: TraceWriter) -> None:
-    """Handle a message; try a second time if it fails."""
-    plan = progress.plan
-    for attempt in (0, 1):
-        request_id = uuid.uuid4().hex.upper()
-        traces.add(_before(message, plan.group, request_id, attempt))
-        started = time.perf_counter()
-        try:
-            process(message, is_second=attempt > 0, slow_every=plan.slow_every)
-        except PostcodeMissing:
-            is_done = False
-        else:
-            is_done = True
-        cost_ms = round((time.perf_counter() - started) * 1000)
-        traces.add(_after(message, plan.group, request_id, cost_ms, is_done))
-        if is_done:
-            progress.handled += 1
-            progress.tried_again += attempt
-            return
-
-
-def process(message: ReceivedMessage, *, is_second: bool, slow_every: int) -> None:
-    """Decode the body, as a stand-in for real work; some messages take a few milliseconds more.
-
-    Raises:
-        PostcodeMissing: The order has no postcode. The second attempt succeeds.
-    """
-    body: dict[str, Any] = json.loads(message.body)
-    if message.offset % slow_every == slow_every - 1:
-        time.sleep(0.004 + (message.offset % 7) * 0.003)
-    if not is_second and body.get("postcode", "") is None:
-        raise PostcodeMissing(str(body["id"]))
-
-
-def _before(message: ReceivedMessage, group: str, request_id: str, attempt: int) -> SubBeforeTrace:
-    return SubBeforeTrace(
-        time_ms=round(time.time() * 1000),
-        region=message.properties.get(_REGION),
-        group=group,
-        request_id=request_id,
-        message_id=message.message_id,
-        retry_count=attempt,
-        keys=" ".join(message.keys) or None,
-    )
-
-
-def _after(
-    message: ReceivedMessage, group: str, request_id: str, cost_ms: int, is_done: bool
-) -> SubAfterTrace:
-    return SubAfterTrace(
-        request_id=request_id,
-        message_id=message.message_id,
-        cost_ms=cost_ms,
-        is_success=is_done,
-        keys=" ".join(message.keys) or None,
-        result=_SUCCESS if is_done else _FAILED,
-        time_ms=round(time.time() * 1000),
-        group=group,
-    )
-
-
-# ---- traces --------------------------------------------------------------------------------------
-
-
-@dataclass(slots=True)
-class TraceWriter:
-    """Sends trace records, several in one message; a context manager.
-
-    Attributes:
-        name_server: Address of the name server.
-        progress: Its trace counters are updated.
-    """
-
-    name_server: str
-    progress: ConsumerProgress
-    _waiting: list[TraceRecord] = field(default_factory=list[Any])
-    _in_flight: deque[Future[SendReceipt]] = field(default_factory=deque[Any])
-    _producer: Producer | None = None
-
-    def __enter__(self) -> TraceWriter:
-        """Start the producer."""
-        self._producer = Producer(
-            self.name_server,
-            group=f"{self.progress.plan.group}-trace",
-            options=ProducerOptions(fault_tolerance="5.x", timeout=5.0, attempt_timeout=1.5),
-            client_options=CLIENT,
-        ).start()
+    def __enter__(self) -> _Members:
+        self._client = self._stack.enter_context(Client(self._name_server, options=CLIENT))
+        self._admin = self._stack.enter_context(Admin(self._client))
+        self._first = self._start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Send the records that wait, and close the producer."""
-        assert self._producer is not None
         try:
-            self._send()
-            while self._in_flight:
-                self._take_result()
+            self.set_second(False)
+            self._close(self._first)
         finally:
-            self._producer.close()
+            self._stack.close()
 
-    def add(self, record: TraceRecord) -> None:
-        """Add a record; send a message when enough records wait."""
-        self._waiting.append(record)
-        if len(self._waiting) >= _TRACE_BATCH:
-            self._send()
+    def set_second(self, is_wanted: bool) -> None:
+        """Start or close the second member."""
+        if is_wanted and self._second is None:
+            self._second = self._start()
+        elif not is_wanted and self._second is not None:
+            second, self._second = self._second, None
+            self._close(second)
 
-    def _send(self) -> None:
-        assert self._producer is not None
-        if not self._waiting:
-            return
-        keys = dict.fromkeys(key for record in self._waiting for key in index_keys(record))
-        message = Message(TRACE_TOPIC, encode_contexts(self._waiting), keys=keys)
-        self._waiting = []
-        self._in_flight.append(self._producer.submit(message))
-        while self._in_flight and (
-            self._in_flight[0].done() or len(self._in_flight) > _TRACES_IN_FLIGHT_MAX
-        ):
-            self._take_result()
+    def count_changes(self) -> None:
+        """Count the members whose queues have changed since the last call."""
+        for member in filter(None, (self._first, self._second)):
+            queues = member.assignment()
+            self._progress.rebalances += queues != self._queues.get(member, [])
+            self._queues[member] = queues
 
-    def _take_result(self) -> None:
+    def have_handled_all(self) -> bool:
+        """Return whether nothing is left, also on a broker that has just restarted."""
+        if self._progress.waiting:
+            return False
         try:
-            self._in_flight.popleft().result()
+            states = self._admin.topic_stats(self._progress.plan.topic)
         except RocketMQError:
-            self.progress.traces_lost += 1
-        else:
-            self.progress.traces += 1
+            return False
+        positions: dict[QueueId, int] = {}
+        for member in filter(None, (self._first, self._second)):
+            positions |= {each.queue: each.position for each in member.health().queues}
+        return all(positions.get(state.queue, -1) >= state.max_offset for state in states)
+
+    def _start(self) -> PushConsumer:
+        plan = self._progress.plan
+        return PushConsumer(
+            self._name_server,
+            group=plan.group,
+            subscribe={plan.topic: plan.tags},
+            handler=self._progress.handle,
+            options=_OPTIONS,
+            client_options=CLIENT,
+        ).start()
+
+    def _close(self, member: PushConsumer) -> None:
+        self._queues.pop(member, None)
+        member.close(_CLOSE_TIMEOUT)

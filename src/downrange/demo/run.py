@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from downrange.demo.audit import check_topic, read_stored
+from downrange.demo.audit import FoundMessages, check_group, check_topic, read_stored
 from downrange.demo.servers import Servers
 from downrange.demo.shop_day import ShopDay
 from downrange.demo.spark_jobs import (
@@ -25,11 +25,12 @@ from downrange.demo.spark_jobs import (
     write_report,
 )
 from downrange.errors import OptionError
+from downrange.wire.system_names import DEAD_LETTER_PREFIX
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Mapping
 
-    from downrange.demo.audit import FoundMessages, TopicCheck
+    from downrange.demo.audit import TopicCheck
     from downrange.demo.consumers import ConsumerProgress
     from downrange.demo.progress import ProgressDisplay
     from downrange.demo.spark_jobs import TraceReport
@@ -76,6 +77,7 @@ class DemoOutcome:
     Attributes:
         checks: The comparison for each topic.
         consumers: What each consumer group did.
+        missed: What groups have missed; empty when they handled everything.
         left_out: Why the part with Spark did not run; None when it ran.
         traces: The report of the traces; None when Spark did not run.
         output: Folder of the results.
@@ -84,6 +86,7 @@ class DemoOutcome:
 
     checks: tuple[TopicCheck, ...]
     consumers: tuple[ConsumerProgress, ...]
+    missed: tuple[str, ...]
     left_out: str | None
     traces: TraceReport | None
     output: Path
@@ -91,8 +94,8 @@ class DemoOutcome:
 
     @property
     def agrees(self) -> bool:
-        """Whether the acknowledged, stored and landed messages agree."""
-        return not any(check.problems for check in self.checks)
+        """Whether the acknowledged, stored, landed and handled messages agree."""
+        return not self.missed and not any(check.problems for check in self.checks)
 
 
 def run_demo(
@@ -132,6 +135,9 @@ def run_demo(
             landed, later, traces = run_in_thread(
                 lambda stop: _analyse(name_server, stored, output, show, stop), show.log
             )
+            from downrange.demo.group_section import add_groups  # needs the extra of Spark
+
+            add_groups(traces.page, day.consumers)
         outcome = DemoOutcome(
             checks=tuple(
                 check_topic(
@@ -143,6 +149,7 @@ def run_demo(
                 for topic, send_log in day.send_logs.items()
             ),
             consumers=day.consumers,
+            missed=_missed(day, stored, servers.name_server),
             left_out=left_out,
             traces=traces,
             output=options.output,
@@ -184,6 +191,22 @@ def _run_shop(
             stage.done(f"{count:,} messages are stored, all acknowledged ones included")
         servers.check()
     return day, stored
+
+
+def _missed(day: ShopDay, stored: Mapping[str, FoundMessages], name_server: str) -> tuple[str, ...]:
+    """Return what the groups have missed, by the send logs and the dead-letter topics."""
+    topics = [f"{DEAD_LETTER_PREFIX}{one.plan.group}" for one in day.consumers if one.dead]
+    dead = read_stored(name_server, topics) if topics else {}
+    return tuple(
+        problem
+        for one in day.consumers
+        for problem in check_group(
+            one,
+            day.send_logs[one.plan.topic],
+            stored[one.plan.topic],
+            dead.get(f"{DEAD_LETTER_PREFIX}{one.plan.group}", FoundMessages()).unique(),
+        )
+    )
 
 
 def _analyse(
@@ -247,12 +270,17 @@ def _write_summary(outcome: DemoOutcome) -> None:
         "left_out": outcome.left_out,
         "traces": outcome.traces and asdict(outcome.traces),
         "topics": [asdict(check) for check in outcome.checks],
+        "missed": outcome.missed,
         "groups": [
             {
                 "group": consumer.plan.group,
                 "topic": consumer.plan.topic,
-                "handled": consumer.handled,
-                "tried_again": consumer.tried_again,
+                "members": consumer.plan.members,
+                "handled": len(consumer.handled),
+                "retried": consumer.retried,
+                "repeated": consumer.repeated,
+                "dead_letters": len(consumer.dead),
+                "rebalances": consumer.rebalances,
             }
             for consumer in outcome.consumers
         ],

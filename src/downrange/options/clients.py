@@ -7,7 +7,6 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias, get_args
 
 from downrange.addresses import split_address
-from downrange.allocation import AllocateForGroup, Average, Strategy, strategy_of
 from downrange.checks import (
     check_at_least,
     check_between,
@@ -31,6 +30,8 @@ if TYPE_CHECKING:
     import os
     import ssl
     from concurrent.futures import Executor
+
+    from downrange.allocation import AllocateForGroup, Strategy
 
 #: How bodies are compressed.
 CompressionName: TypeAlias = Literal["zlib", "lz4", "zstd"]
@@ -544,7 +545,7 @@ class PullOptions:
         retry_backoff_max: The longest of these pauses, in seconds.
         start: For `subscribe`: where the group begins in queues in which it has no offset yet:
             "latest", "earliest" or a time (consumeFromWhere).
-        strategy: For `subscribe`: how the members divide the queues
+        strategy: For `subscribe`: how the members divide the queues; `Average` if not given
             (allocateMessageQueueStrategy).
         auto_commit: For `subscribe`: seconds between two commits of what was returned before the
             last poll; None commits only by `commit` (autoCommitIntervalMillis).
@@ -558,7 +559,7 @@ class PullOptions:
     retry_backoff: float = 0.1
     retry_backoff_max: float = 3.0
     start: GroupStart = "latest"
-    strategy: Strategy | AllocateForGroup = field(default_factory=Average)
+    strategy: Strategy | AllocateForGroup | None = None
     auto_commit: float | None = None
 
     def __post_init__(self) -> None:
@@ -568,7 +569,10 @@ class PullOptions:
             OptionError: Names the option and its value.
         """
         check_group_start(self.start)
-        object.__setattr__(self, "strategy", strategy_of(self.strategy))
+        if self.strategy is not None:
+            from downrange.allocation import strategy_of  # few programs need it
+
+            object.__setattr__(self, "strategy", strategy_of(self.strategy))
         if self.auto_commit is not None:
             check_positive("auto_commit", self.auto_commit)
         check_count(1, "batch_count", self.batch_count)

@@ -30,6 +30,8 @@ ConsumeMode: TypeAlias = Literal["concurrent", "orderly", "pop"]
 MessageModel: TypeAlias = Literal["clustering", "broadcast"]
 #: Seconds between two commits of a consumer that does not say otherwise.
 DEFAULT_COMMIT: Final = 5.0
+#: Seconds that a lock is trusted after the broker confirmed it; the broker keeps it for 60.
+LOCK_TRUST: Final = 30.0
 _MODES: Final = get_args(ConsumeMode)
 
 
@@ -74,8 +76,8 @@ class ConsumerOptions:
             or a time (consumeFromWhere). For a group that has consumed before it has no effect.
         strategy: How the members divide the queues; all members must use the same one
             (allocateMessageQueueStrategy).
-        pull_batch: Messages per request (pullBatchSize). Brokers return at most 32 unless they are
-            configured otherwise.
+        pull_batch: Messages per request (pullBatchSize); less if a queue's share of the buffer is
+            less. Apache's brokers return at most 32 unless they are configured otherwise.
         suspend: Seconds that a broker holds a request while there is no message.
         buffer_messages: Messages that are fetched and not handled, in all queues together.
         buffer_bytes: The bytes of their bodies. A further answer is dropped, and fetched again.
@@ -86,9 +88,11 @@ class ConsumerOptions:
         commit_interval: Seconds between two commits of offsets (persistConsumerOffsetInterval).
         rebalance_interval: Seconds between two looks at the members and queues; changes are usually
             told at once.
-        lock_interval: Seconds between two renewals of the locks on queues.
+        lock_interval: Seconds between two renewals of the locks on queues, less than 30: so long
+            a lock is trusted.
         handover_timeout: Seconds that a member which loses a queue lets running handlers end, and
-            that the next owner waits for it. Then the next owner goes on, except with "orderly".
+            that the next owner waits for it, and `call_timeout` more for its commit. Then the next
+            owner goes on, except with "orderly".
         suspend_queue: Seconds until a failed message of an orderly queue is tried again
             (suspendCurrentQueueTimeMillis).
         invisible: Seconds in which a popped message must be handled; it is extended while its
@@ -113,7 +117,7 @@ class ConsumerOptions:
     retries: int | None = None
     start: GroupStart = "latest"
     strategy: Strategy | AllocateForGroup = field(default_factory=Average)
-    pull_batch: int = 32
+    pull_batch: int = 256
     suspend: float = 15.0
     buffer_messages: int = 10_000
     buffer_bytes: int = 64 * MIB
@@ -153,6 +157,11 @@ class ConsumerOptions:
             *("retry_backoff", "retry_backoff_max"),
         ):
             check_positive(name, getattr(self, name))
+        if self.lock_interval >= LOCK_TRUST:
+            raise OptionError(
+                f"lock_interval={self.lock_interval} is not less than {LOCK_TRUST:g}: a lock is "
+                "trusted for so many seconds after it was renewed"
+            )
         check_wait("handover_timeout", self.handover_timeout)
         check_positive("suspend_queue", self.suspend_queue)
         if not 1 <= self.invisible <= 43_200:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from downrange.client.flows.admin.changes import delete_group, delete_topic
+from downrange.client.flows.admin.changes import delete_topic
+from downrange.client.flows.admin.groups import delete_group
 from downrange.client.flows.admin.topics import list_topics
 from downrange.testing.topic_reader import find_all_masters, find_queue_ends
 from downrange.wire.bodies import GroupOffsetsBody, GroupTableBody, decode_body

@@ -11,7 +11,8 @@ import threading
 from typing import TYPE_CHECKING, Any, Final
 
 from downrange.checks import check_between, check_wait
-from downrange.client.flows.admin.changes import create_topic, delete_group, delete_topic
+from downrange.client.flows.admin.changes import create_topic, delete_topic
+from downrange.client.flows.admin.groups import delete_group
 from downrange.client.flows.admin.topics import list_topics
 from downrange.client.flows.hooks import Hooks
 from downrange.client.flows.validation import check_group, check_topic

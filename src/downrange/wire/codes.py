@@ -347,6 +347,20 @@ class ReleaseVersion(IntEnum):
 OUR_VERSION = int(ReleaseVersion.V5_3_3)
 
 
+#: From V4_0_0_SNAPSHOT to V5_9_9, each release has two ordinals: its snapshot, then itself.
+_FIRST_ORDINAL = 212
+_LAST_ORDINAL = 611
+
+
+def release_name(ordinal: int) -> str:
+    """Return the release of a version ordinal, such as "5.5.0"; the number itself for others."""
+    if not _FIRST_ORDINAL <= ordinal <= _LAST_ORDINAL:
+        return str(ordinal)
+    half, is_release = divmod(ordinal - _FIRST_ORDINAL, 2)
+    text = ".".join(str(400 + half))
+    return text if is_release else f"{text}-SNAPSHOT"
+
+
 def named(codes: type[CodeT], number: int) -> CodeT | int:
     """Return the member of `codes` with this number, or the number itself if there is none."""
     try:

@@ -273,7 +273,7 @@ def decode_record(data: bytes, at: int = 0) -> Record:
 
 def decode_fixed(data: bytes) -> Record:
     """Read the fixed part of a record, whose lengths were checked before; the rest stays empty."""
-    values: tuple[Any, ...] = _FIXED[data[_SYS_FLAG_LOW_BYTE_AT] & _V6_BITS].unpack_from(data)
+    values: tuple[Any, ...] = _FIXED[data[_SYS_FLAG_LOW_BYTE_AT] & V6_BITS].unpack_from(data)
     return Record(*values[:-1])
 
 

@@ -50,6 +50,7 @@ public final class Driver {
         OPS.put("exit", Driver::exit);
         Producers.register(OPS);
         Consumers.register(OPS);
+        PushLoads.register(OPS);
         Codecs.register(OPS);
         Faults.register(OPS);
         Allocations.register(OPS);

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarks.matrix.cells import BODIES, CLIENTS, Cell, all_cells, size_title
+from benchmarks.matrix.cells import BODIES, CLIENTS, PUSHES, Cell, all_cells, size_title
 from benchmarks.matrix.plan import FULL, QUICK, left_out
 from benchmarks.matrix.rounds import phases, round_order, warm_up_cells
 from benchmarks.matrix.targets import TARGETS
@@ -12,7 +12,12 @@ from tests.unit.benchmarks.runs import JAVA
 def test_matrix_has_every_combination() -> None:
     cells = all_cells()
     usual = [cell for cell in cells if cell.flush == "async" and cell.client in CLIENTS]
-    assert len(usual) == 3 * 2 * 8 * 3
+    pushed = [cell for cell in usual if cell.work in PUSHES]
+    assert len(usual) - len(pushed) == 3 * 2 * 8 * 3
+    assert {(cell.work, cell.body_bytes) for cell in pushed} == {
+        *(("push", 100), ("push", 1024), ("push-one", 1024), ("push-paced", 1024)),
+    }
+    assert len(pushed) == 3 * 2 * 4
     assert len(set(cells)) == len(cells)
     assert {cell.body_bytes for cell in cells} == set(BODIES)
     flushed = [cell for cell in cells if cell.flush == "sync"]
@@ -50,9 +55,10 @@ def test_large_bodies_are_sent_for_a_shorter_time() -> None:
 def test_quick_plan_lists_what_it_leaves_out() -> None:
     assert left_out(FULL) == []
     lines = left_out(QUICK)
-    assert "bodies of 100 B" in lines
     assert "bodies of 16 KB" in lines
-    (java,) = [line for line in lines if line.startswith("Java: ")]
+    small, java = [line for line in lines if line.startswith("Java: ")]
+    assert "sync-1" in small
+    assert "push" not in small
     assert "one-way" in java
     assert "sync-64 to downrange" in java
     assert "async-256" not in java

@@ -45,7 +45,7 @@ ONLY_FOR_THREADS = {
 #: Threads share a client; an event loop has its own.
 ONLY_FOR_ASYNCIO = {"Client": {"check_loop"}}
 #: Bases of public classes.
-BASES = {"ClientUser", "TopicCalls"}
+BASES = {"ClientUser", "TopicCalls", "GroupCalls", "ResetCalls", "DeadLetterCalls", "BrokerCalls"}
 
 each_twin = pytest.mark.parametrize("name", sorted(SYNC))
 
@@ -76,6 +76,7 @@ def test_all_public_classes_that_wait_have_a_twin() -> None:
     assert set(SYNC) == {
         *("Admin", "Client", "MessageTemplate", "Producer", "PullConsumer", "Transaction"),
         *("TransactionProducer", "SimpleConsumer", "PoppedMessage", "Processing", *BASES),
+        *("PushConsumer", "PushedMessage"),
     }
     for name in set(SYNC) - BASES:
         assert getattr(downrange, name) is SYNC[name]

@@ -2,7 +2,14 @@ from __future__ import annotations
 
 import pytest
 
-from downrange.demo.audit import FoundMessages, Position, TopicCheck, check_topic
+from downrange.demo.audit import (
+    FoundMessages,
+    Position,
+    TopicCheck,
+    check_group,
+    check_topic,
+)
+from downrange.demo.consumers import ConsumerPlan, ConsumerProgress
 from downrange.demo.send_log import SendLog
 from downrange.errors import ConnectFailed
 from tests.unit.demo.receipts import receipt
@@ -100,3 +107,48 @@ def test_empty_topic_agrees(landed: FoundMessages | None) -> None:
     outcome = check(send_log(), found(), landed)
     assert outcome.problems == ()
     assert outcome.landed == (None if landed is None else 0)
+
+
+# ---- groups --------------------------------------------------------------------------------------
+
+
+def progress(*handled: str, share: float = 1.0) -> ConsumerProgress:
+    plan = ConsumerPlan("packing", "orders", tags="new || paid", share=share)
+    return ConsumerProgress(plan, handled=set(handled))
+
+
+def tagged(**tags: str) -> FoundMessages:
+    messages = found(*tags)
+    messages.tags.update(tags)
+    return messages
+
+
+STORED = tagged(a="new", b="paid", c="gift", d="new")
+
+
+def test_group_needs_its_tags_only_and_dead_letters_count() -> None:
+    assert check_group(progress("a", "b"), send_log(*"abcd"), STORED, {"d"}) == ()
+
+
+def test_message_that_a_group_missed_is_named() -> None:
+    (problem,) = check_group(progress("a"), send_log(*"abc"), STORED, set())
+    assert problem == "1 not handled by packing: b"
+
+
+def test_group_that_stops_early_may_leave_messages() -> None:
+    assert check_group(progress(share=0.5), send_log(*"abc"), STORED, set()) == ()
+
+
+def test_dead_letter_that_is_not_stored_is_a_problem() -> None:
+    group = progress("a", "b", "d")
+    group.dead.add("d")
+    assert check_group(group, send_log(*"abcd"), STORED, set()) == (
+        "1 dead letters of packing are lost: d",
+    )
+
+
+def test_error_of_a_group_is_a_problem() -> None:
+    group = progress(share=0.5)
+    group.problem = ConnectFailed("127.0.0.1:1", "refused")
+    (problem,) = check_group(group, send_log(), STORED, set())
+    assert problem.startswith("group packing ended early: 127.0.0.1:1")

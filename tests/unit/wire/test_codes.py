@@ -11,6 +11,7 @@ from downrange.wire.codes import (
     RequestCode,
     ResponseCode,
     named,
+    release_name,
 )
 
 
@@ -40,3 +41,21 @@ def test_name_servers_answer_our_version_with_standard_json() -> None:
 def test_languages_count_up_from_java() -> None:
     """The encoder of headers looks up their names by position."""
     assert list(Language) == list(range(len(Language)))
+
+
+@pytest.mark.parametrize(
+    ("ordinal", "name"),
+    [
+        (513, "5.5.0"),
+        (479, "5.3.3"),
+        (401, "4.9.4"),
+        (400, "4.9.4-SNAPSHOT"),
+        (213, "4.0.0"),
+        (611, "5.9.9"),
+        (612, "612"),
+        (211, "211"),
+        (0, "0"),
+    ],
+)
+def test_the_release_of_a_version_ordinal(ordinal: int, name: str) -> None:
+    assert release_name(ordinal) == name

@@ -87,7 +87,7 @@ def test_texts_of_a_reply() -> None:
 
 
 def test_start_offsets_are_parsed_as_they_are_written() -> None:
-    popped = [PoppedOffsets("0", 3, 17, [17]), PoppedOffsets("1", 0, 5, [5, 6])]
+    popped = [("0", 3, 17, [17]), ("1", 0, 5, [5, 6])]
     assert parse_start_offsets(start_offsets_text(popped)) == {("0", 3): 17, ("1", 0): 5}
 
 

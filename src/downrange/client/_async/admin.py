@@ -10,21 +10,27 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from downrange.client._async.broker_calls import AsyncBrokerCalls
+from downrange.client._async.dead_letter_calls import AsyncDeadLetterCalls
+from downrange.client._async.group_calls import AsyncGroupCalls
+from downrange.client._async.reset_calls import AsyncResetCalls
 from downrange.client._async.topic_calls import AsyncTopicCalls
-from downrange.client.flows.admin import changes, clusters, topics
-from downrange.client.flows.consuming import offsets
+from downrange.client.flows.admin import changes, clusters, topic_use, topics
 from downrange.client.flows.routing import lookup
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from downrange.client.flows.admin.clusters import ClusterFacts
+    from downrange.client.flows.admin.reports import QueueRange, Traffic
     from downrange.client.flows.admin.topics import QueueState, TopicName, TopicSettings
     from downrange.client.flows.routing.routes import Route
-    from downrange.model import QueueId, QueueOffset
+    from downrange.model import QueueId
 
 
-class AsyncAdmin(AsyncTopicCalls):
+class AsyncAdmin(
+    AsyncTopicCalls, AsyncGroupCalls, AsyncResetCalls, AsyncDeadLetterCalls, AsyncBrokerCalls
+):
     """Creates, changes and reads topics, groups, queues and messages of a cluster.
 
     Every call has a `timeout` for the whole call; the client's `call_timeout` unless given. It
@@ -170,96 +176,42 @@ class AsyncAdmin(AsyncTopicCalls):
         core, deadline = self._deadline(timeout)
         return await self._client.run(topics.topic_stats(core, topic, deadline=deadline))
 
-    # ---- groups ------------------------------------------------------------------------------
-
-    async def create_group(
-        self,
-        group: str,
-        *,
-        is_enabled: bool = True,
-        can_broadcast: bool = True,
-        retries: int = 16,
-        retry_queues: int = 1,
-        cluster: str | None = None,
-        timeout: float | None = None,
-    ) -> None:
-        """Create a consumer group on every master of a cluster, or change an existing one.
-
-        Args:
-            group: The group.
-            is_enabled: Whether the group may read.
-            can_broadcast: Whether broadcasting is allowed, that is each member reads all messages.
-            retries: How often a message is delivered again that a consumer sent back.
-            retry_queues: Queues of the retry topic.
-            cluster: The cluster, where there are several.
-            timeout: For the whole call.
+    async def topic_groups(self, topic: str, *, timeout: float | None = None) -> list[str]:
+        """Return the consumer groups that read a topic, connected or not, by name.
 
         Raises:
-            OptionError: The name is invalid.
-            RocketMQError: A broker failed; others may have done it.
+            RouteNotFound: The topic does not exist.
+            RocketMQError: A server did not answer.
         """
         core, deadline = self._deadline(timeout)
-        flow = changes.create_group(
-            core,
-            group,
-            is_enabled=is_enabled,
-            can_broadcast=can_broadcast,
-            retries=retries,
-            retry_queues=retry_queues,
-            cluster=cluster,
-            deadline=deadline,
-        )
-        await self._client.run(flow)
+        return await self._client.run(topic_use.topic_groups(core, topic, deadline=deadline))
 
-    async def delete_group(
-        self, group: str, *, cluster: str | None = None, timeout: float | None = None
-    ) -> None:
-        """Delete a consumer group and its offsets.
+    async def topic_traffic(self, topic: str, *, timeout: float | None = None) -> list[Traffic]:
+        """Return how many messages went into a topic, and from it to each group that reads it.
 
-        Args:
-            group: The group.
-            cluster: The cluster, where there are several.
-            timeout: For the whole call.
+        Brokers count in samples of ten seconds, so that the last seconds may be missing.
+
+        Returns:
+            First the messages that were sent, then those that each group has read.
 
         Raises:
-            RocketMQError: A broker failed; others may have done it.
+            RouteNotFound: The topic does not exist.
+            RocketMQError: A server did not answer.
         """
         core, deadline = self._deadline(timeout)
-        flow = changes.delete_group(core, group, cluster=cluster, deadline=deadline)
-        await self._client.run(flow)
-
-    async def group_offset(
-        self, group: str, queue: QueueId, *, timeout: float | None = None
-    ) -> QueueOffset | None:
-        """Return the committed offset of a group in a queue; None when it has none.
-
-        Raises:
-            RouteNotFound: No route names the queue's broker, or the broker has no master.
-            RocketMQError: The broker did not answer.
-        """
-        core, deadline = self._deadline(timeout)
-        return await self._client.run(offsets.group_offset(core, group, queue, deadline=deadline))
-
-    async def set_group_offset(
-        self, group: str, queue: QueueId, offset: int, *, timeout: float | None = None
-    ) -> None:
-        """Set the committed offset of a group in a queue, forward or back.
-
-        Args:
-            group: The group.
-            queue: The queue.
-            offset: The offset of the next message to read.
-            timeout: For the whole call.
-
-        Raises:
-            RouteNotFound: No route names the queue's broker, or the broker has no master.
-            RocketMQError: The broker did not answer, or refused.
-        """
-        core, deadline = self._deadline(timeout)
-        flow = offsets.set_group_offset(core, group, queue, offset, deadline=deadline)
-        await self._client.run(flow)
+        return await self._client.run(topic_use.topic_traffic(core, topic, deadline=deadline))
 
     # ---- queues ------------------------------------------------------------------------------
+
+    async def queue_ranges(self, topic: str, *, timeout: float | None = None) -> list[QueueRange]:
+        """Return the offsets of the queues of a topic, and when the messages were stored.
+
+        Raises:
+            RouteNotFound: The topic does not exist.
+            RocketMQError: A server did not answer.
+        """
+        core, deadline = self._deadline(timeout)
+        return await self._client.run(topic_use.queue_ranges(core, topic, deadline=deadline))
 
     async def read_queues(self, topic: str, *, timeout: float | None = None) -> list[QueueId]:
         """Return the queues of a topic that can be read.

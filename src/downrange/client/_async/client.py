@@ -22,7 +22,7 @@ from downrange.client.stats import ClientStats, client_stats
 from downrange.errors import ClientClosed, ForkedClient, NoNameServer, NotStarted, RocketMQError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Iterable
+    from collections.abc import Callable, Coroutine
 
     # sync: from concurrent.futures import Future
     # sync: from downrange.client.flows.effects import Signal
@@ -189,9 +189,9 @@ class AsyncClient(ClientBase):
         """Run a flow in the background until it ends or the client is closed."""
         self._running_driver().spawn(flow)
 
-    def start_workers(self, flows: Iterable[Flow[None]], name: str) -> AioWorkers:
+    def start_workers(self, make: Callable[[], Flow[None]], count: int, name: str) -> AioWorkers:
         """Run flows in tasks of their own, where their functions of the user run, too."""
-        return self._running_driver().start_workers(flows, name)
+        return self._running_driver().start_workers(make, count, name)
 
     def step(self, function: Callable[[], ResultT]) -> ResultT:
         """Call a short function of the core as one step, while no flow takes one."""

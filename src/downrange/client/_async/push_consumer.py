@@ -54,6 +54,7 @@ if TYPE_CHECKING:
         Mapping,
     )
     from concurrent.futures import ThreadPoolExecutor  # no sync
+    from contextlib import AbstractAsyncContextManager
     from types import TracebackType
 
     from downrange.client._async.client import AsyncClient
@@ -186,8 +187,8 @@ class AsyncPushConsumer(AsyncClientUser):
         for flow in core.background():
             self._client.spawn(flow)
         if self._handler is not None:
-            flows = [core.work() for _ in range(self._options.concurrency)]
-            self._workers = self._client.start_workers(flows, f"downrange-{self._group}")
+            name = f"downrange-{self._group}"
+            self._workers = self._client.start_workers(core.work, self._options.concurrency, name)
         return self
 
     async def close(self, timeout: float = DRAIN_TIMEOUT) -> None:
@@ -407,12 +408,12 @@ class AsyncPushConsumer(AsyncClientUser):
         self._last = delivery
         return delivery.messages[0]
 
-    @asynccontextmanager  # sync: @contextmanager
-    async def processing(self, message: ReceivedMessage) -> AsyncGenerator[ReceivedMessage]:
-        """Handle a message of the iteration in this block, while others are asked for.
+    def processing(self, message: ReceivedMessage) -> AbstractAsyncContextManager[ReceivedMessage]:
+        """Return a block in which a message is handled, while others are asked for.
 
         It is done when the block ends, and delivered again if the block raises: `Retry` and
-        `DeadLetter` end here, any other exception goes on to the caller.
+        `DeadLetter` end here, any other exception goes on to the caller. The block may be entered
+        later and elsewhere, such as in a task.
 
         Args:
             message: A message of the iteration that is not done.
@@ -420,9 +421,14 @@ class AsyncPushConsumer(AsyncClientUser):
         Raises:
             OptionError: It is not.
         """
-        core, delivery = self._running_core(), self._take_last(message)
+        return self._processing(self._running_core(), self._take_last(message))
+
+    @asynccontextmanager  # sync: @contextmanager
+    async def _processing(
+        self, core: PushCore, delivery: Delivery
+    ) -> AsyncGenerator[ReceivedMessage]:
         try:
-            yield message
+            yield delivery.messages[0]
         except Exception as error:
             await self._client.run(core.fail(delivery, error))
             if not core.is_signal(error):

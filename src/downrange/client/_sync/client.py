@@ -23,7 +23,7 @@ from downrange.client.stats import ClientStats, client_stats
 from downrange.errors import ClientClosed, ForkedClient, NoNameServer, NotStarted, RocketMQError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable
     from concurrent.futures import Future
     from types import TracebackType
 
@@ -179,9 +179,9 @@ class Client(ClientBase):
         """Run a flow in the background until it ends or the client is closed."""
         self._running_driver().spawn(flow)
 
-    def start_workers(self, flows: Iterable[Flow[None]], name: str) -> ThreadWorkers:
+    def start_workers(self, make: Callable[[], Flow[None]], count: int, name: str) -> ThreadWorkers:
         """Run flows in threads of their own, where their functions of the user run, too."""
-        return self._running_driver().start_workers(flows, name)
+        return self._running_driver().start_workers(make, count, name)
 
     def step(self, function: Callable[[], ResultT]) -> ResultT:
         """Call a short function of the core as one step, while no flow takes one."""

@@ -16,6 +16,7 @@ import logging
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final, Self
 
+from downrange.allocation import Average
 from downrange.checks import (
     check_count,
     check_name,
@@ -148,14 +149,14 @@ class PullConsumer(ClientUser):
             timeout: How long leaving the group and closing its own client may take.
         """
         check_wait("timeout", timeout)
-        was_running, self._state = self._state == "running", "closed"
-        core = self._core
-        if was_running and core is not None and self._client.state == "running":
+        core, is_running = self._core, self._client.state == "running"
+        if self._state == "running" and core is not None and is_running:
             with suppress(ClientStateError):  # the client was closed meanwhile, or before a fork
-                if isinstance(core, PollCore):
+                if isinstance(core, PollCore):  # `on_revoked` may commit, so it is not closed yet
                     self._client.run(core.exit(core.core.clock.now() + timeout))
                 else:
                     self._client.step(core.close)
+        self._state = "closed"
         if self._owns_client:
             self._client.close(timeout)
 
@@ -433,7 +434,7 @@ class PullConsumer(ClientUser):
             self._group,
             ConsumerOptions(
                 start=options.start,
-                strategy=options.strategy,
+                strategy=options.strategy or Average(),
                 pull_batch=options.batch_count,
                 suspend=options.suspend,
                 buffer_messages=options.buffered_max,

@@ -50,6 +50,7 @@ if TYPE_CHECKING:
         Iterator,
         Mapping,
     )
+    from contextlib import AbstractContextManager
     from types import TracebackType
 
     from downrange.client._sync.client import Client
@@ -181,8 +182,8 @@ class PushConsumer(ClientUser):
         for flow in core.background():
             self._client.spawn(flow)
         if self._handler is not None:
-            flows = [core.work() for _ in range(self._options.concurrency)]
-            self._workers = self._client.start_workers(flows, f"downrange-{self._group}")
+            name = f"downrange-{self._group}"
+            self._workers = self._client.start_workers(core.work, self._options.concurrency, name)
         return self
 
     def close(self, timeout: float = DRAIN_TIMEOUT) -> None:
@@ -396,12 +397,12 @@ class PushConsumer(ClientUser):
         self._last = delivery
         return delivery.messages[0]
 
-    @contextmanager
-    def processing(self, message: ReceivedMessage) -> Generator[ReceivedMessage]:
-        """Handle a message of the iteration in this block, while others are asked for.
+    def processing(self, message: ReceivedMessage) -> AbstractContextManager[ReceivedMessage]:
+        """Return a block in which a message is handled, while others are asked for.
 
         It is done when the block ends, and delivered again if the block raises: `Retry` and
-        `DeadLetter` end here, any other exception goes on to the caller.
+        `DeadLetter` end here, any other exception goes on to the caller. The block may be entered
+        later and elsewhere, such as in a task.
 
         Args:
             message: A message of the iteration that is not done.
@@ -409,9 +410,12 @@ class PushConsumer(ClientUser):
         Raises:
             OptionError: It is not.
         """
-        core, delivery = self._running_core(), self._take_last(message)
+        return self._processing(self._running_core(), self._take_last(message))
+
+    @contextmanager
+    def _processing(self, core: PushCore, delivery: Delivery) -> Generator[ReceivedMessage]:
         try:
-            yield message
+            yield delivery.messages[0]
         except Exception as error:
             self._client.run(core.fail(delivery, error))
             if not core.is_signal(error):

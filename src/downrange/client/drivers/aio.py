@@ -27,7 +27,7 @@ from downrange.errors import ClientClosed, ForkedClient, RocketMQError, WrongEve
 from downrange.memory import keep_freed_memory
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Awaitable, Callable
     from concurrent.futures import Executor
 
     from downrange.client.drivers.dialer import Dialer
@@ -39,8 +39,8 @@ _log = logging.getLogger("downrange.drivers")
 ResultT = TypeVar("ResultT")
 #: How long connections may take to close in order when the client is closed.
 _CLOSE_TIMEOUT: Final = 0.5
-#: Calls of a worker to the user's functions after which other tasks get their turn.
-_CALLS_PER_TURN: Final = 32
+#: Seconds that a worker whose handlers never wait keeps the loop from other tasks.
+_TURN: Final = 0.002
 
 
 class AioDriver:
@@ -91,7 +91,7 @@ class AioDriver:
         self.round_robin = RoundRobin()
         self.late_replies = 0
         self._connections: dict[str, Connection] = {}
-        self._background: set[FlowTask] = set()
+        self._background: dict[FlowTask, None] = {}
         self._tidying: asyncio.TimerHandle | None = None
         self._fork_guard = ForkGuard()
         self._thread = threading.current_thread().name
@@ -186,8 +186,8 @@ class AioDriver:
             ClientClosed, ForkedClient: The driver cannot be used any more.
             BaseException: The error of the flow.
         """
-        lock = self.lock
-        quick_calls = 0
+        lock, now = self.lock, self.clock.now
+        turn_ends = now() + _TURN
         try:
             with lock:
                 effect = next(flow)
@@ -196,12 +196,13 @@ class AioDriver:
                     if type(effect) is UserCall:
                         answer = effect.function(*effect.args)
                         if isawaitable(answer):
-                            answer = await answer
-                        quick_calls += 1
-                        if quick_calls % _CALLS_PER_TURN == 0:
-                            await asyncio.sleep(0)  # others get their turn
+                            answer = await _own_errors(answer)
+                        if now() > turn_ends:
+                            await asyncio.sleep(0)
+                            turn_ends = now() + _TURN
                     else:
                         answer = await self.run(_performing(effect))
+                        turn_ends = now() + _TURN
                 except BaseException as error:
                     with lock:
                         effect = flow.throw(error)
@@ -211,9 +212,9 @@ class AioDriver:
         except StopIteration as finished:
             return cast("ResultT", finished.value)
 
-    def start_workers(self, flows: Iterable[Flow[None]], name: str) -> AioWorkers:
+    def start_workers(self, make: Callable[[], Flow[None]], count: int, name: str) -> AioWorkers:
         """Run flows in tasks of their own, where their functions of the user run, too."""
-        return AioWorkers(self, flows, name)
+        return AioWorkers(self, make, count, name)
 
     def spawn(self, flow: Flow[Any]) -> None:
         """Run a flow in the background until it ends or the driver is closed.
@@ -225,14 +226,14 @@ class AioDriver:
             raise self._unusable()
 
         def done(_: Any, error: BaseException | None) -> None:
-            self._background.discard(task)
+            self._background.pop(task, None)
             if isinstance(error, RocketMQError):
                 _log.debug("in the background: %s", error)
             elif error is not None:
                 _log.error("a background flow ended", exc_info=error)
 
         task = FlowTask(self.scheduler, flow, done)
-        self._background.add(task)
+        self._background[task] = None
         task.resume()
 
     def step(self, function: Callable[[], ResultT]) -> ResultT:
@@ -319,6 +320,17 @@ class AioDriver:
         for connection in list(self._connections.values()):
             if connection.used_at < oldest and not connection.in_flight:
                 connection.close("it was not used")
+
+
+async def _own_errors(awaited: Awaitable[Any]) -> Any:
+    """Await the user's coroutine; a `CancelledError` of its own does not end this task."""
+    try:
+        return await awaited
+    except asyncio.CancelledError as error:
+        task = asyncio.current_task()
+        if task is None or task.cancelling():
+            raise
+        raise RuntimeError("it was cancelled, but not by the consumer") from error
 
 
 def _performing(effect: Effect) -> Flow[Any]:

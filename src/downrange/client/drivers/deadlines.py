@@ -37,19 +37,20 @@ class Deadlines:
     def __init__(self, loop: asyncio.AbstractEventLoop, clock: Clock) -> None:
         self._loop = loop
         self._clock = clock
-        self._waiters: set[Waiter] = set()
+        #: In the order in which they came, so that a simulation can be repeated.
+        self._waiters: dict[Waiter, None] = {}
         self._next = _NEVER
         self._timer: asyncio.TimerHandle | None = None
 
     def add(self, waiter: Waiter) -> None:
         """Watch a waiter until `discard`, or until its deadline has passed."""
-        self._waiters.add(waiter)
+        self._waiters[waiter] = None
         if waiter.deadline < self._next:
             self._set(waiter.deadline, self._clock.now())
 
     def discard(self, waiter: Waiter) -> None:
         """Stop to watch a waiter; does nothing when it is not watched."""
-        self._waiters.discard(waiter)
+        self._waiters.pop(waiter, None)
 
     def close(self) -> None:
         """Stop to watch all waiters."""
@@ -68,7 +69,8 @@ class Deadlines:
     def _fire(self) -> None:
         now = self._clock.now()
         late = [waiter for waiter in self._waiters if waiter.deadline <= now]
-        self._waiters.difference_update(late)
+        for waiter in late:
+            del self._waiters[waiter]
         self._set(min((waiter.deadline for waiter in self._waiters), default=_NEVER), now)
         for waiter in late:
             waiter.on_deadline()

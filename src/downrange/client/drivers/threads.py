@@ -42,7 +42,7 @@ from downrange.client.flows.routing.queue_picker import RoundRobin
 from downrange.errors import ClientClosed, ForkedClient, RocketMQError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable
 
     from downrange.client.drivers.aio_connection import Connection
     from downrange.client.drivers.dialer import Dialer
@@ -297,10 +297,10 @@ class ThreadDriver:
             return self.run(flow)
         return self.submit(flow, Future()).result()
 
-    def start_workers(self, flows: Iterable[Flow[None]], name: str) -> ThreadWorkers:
+    def start_workers(self, make: Callable[[], Flow[None]], count: int, name: str) -> ThreadWorkers:
         """Run flows in threads of their own, where their functions of the user run, too."""
         self._check()
-        return ThreadWorkers(self, flows, name)
+        return ThreadWorkers(self, make, count, name)
 
     def spawn(self, flow: Flow[Any]) -> None:
         """Run a flow in the background until it ends or the driver is closed."""

@@ -86,6 +86,7 @@ class ClientCore:
         notices: What happened and was not published yet.
         observe: Called with each notice by `publish`, outside of the atomic step.
         read_stacks: Returns what all threads of the program do now, for tools that ask.
+        on_lost: Called with the address when a connection to a server has ended.
     """
 
     def __init__(
@@ -111,6 +112,7 @@ class ClientCore:
         self.notices: deque[Notice] = deque(maxlen=NOTICES_MAX)
         self.observe: Callable[[Notice], None] | None = None
         self.read_stacks: Callable[[], str] = str
+        self.on_lost: list[Callable[[str], None]] = []
         self.name_servers = NameServers(name_servers, randomness)
         self.routes = RouteTable()
         self.routes.on_change.append(self._note_route)
@@ -302,6 +304,8 @@ class ClientCore:
     def on_disconnect(self, address: str) -> None:
         """Note that the connection on which a broker sends its requests has ended."""
         self.registered.discard(address)
+        for function in list(self.on_lost):
+            function(address)
 
     # ---- timers ----------------------------------------------------------------------------------
 

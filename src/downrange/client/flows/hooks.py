@@ -128,7 +128,7 @@ class HandleContext:
     queue: QueueId
     messages: Sequence[ReceivedMessage]
     namespace: str | None = None
-    error: Exception | None = None
+    error: BaseException | None = None
     notes: dict[str, Any] = field(default_factory=dict[str, Any])
 
 

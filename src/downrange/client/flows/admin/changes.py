@@ -1,4 +1,4 @@
-"""Create, change and delete topics and consumer groups.
+"""Create, change and delete topics.
 
 A change goes to every master of a cluster, so that a topic is the same on all brokers. A change of
 a topic ends when the name server's route shows it. Names have no namespace here; it is added for
@@ -27,20 +27,16 @@ from downrange.client.flows.effects import Flow, Once, Pause
 from downrange.client.flows.names import with_namespace
 from downrange.client.flows.routing.lookup import ask_route, missing_route, refresh_route
 from downrange.client.flows.routing.routes import route_of
-from downrange.client.flows.validation import check_group, check_topic
+from downrange.client.flows.validation import check_topic
 from downrange.errors import OptionError, RouteNotFound
-from downrange.wire.bodies import GroupConfig
-from downrange.wire.codes import RequestCode
-from downrange.wire.command import Command
 from downrange.wire.fields import request_command
 from downrange.wire.headers import (
     CreateTopicRequest,
-    DeleteGroupRequest,
     DeleteRouteRequest,
     DeleteTopicRequest,
 )
 from downrange.wire.limits import INT32_MAX
-from downrange.wire.system_names import DEFAULT_TOPIC, retry_topic
+from downrange.wire.system_names import DEFAULT_TOPIC
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -50,9 +46,6 @@ if TYPE_CHECKING:
 
 #: Seconds between two questions for a route that does not show a change yet.
 _ROUTE_PAUSE: Final = 0.05
-
-
-# ---- topics --------------------------------------------------------------------------------------
 
 
 def create_topic(
@@ -338,77 +331,3 @@ def delete_topic(
     at_name_server = DeleteRouteRequest(name, cluster)
     yield from ask_each(core, name_servers, lambda: request_command(at_name_server), deadline, name)
     core.routes.forget(name)
-
-
-# ---- groups --------------------------------------------------------------------------------------
-
-
-def create_group(
-    core: ClientCore,
-    group: str,
-    *,
-    is_enabled: bool = True,
-    can_broadcast: bool = True,
-    retries: int = 16,
-    retry_queues: int = 1,
-    cluster: str | None = None,
-    deadline: float,
-) -> Flow[None]:
-    """Create a consumer group on every master of a cluster, or give one these settings.
-
-    Args:
-        core: The client.
-        group: Its name.
-        is_enabled: Whether it may read.
-        can_broadcast: Whether its members may read in broadcast mode, each all messages.
-        retries: How often a message that a consumer sent back is delivered again.
-        retry_queues: Queues of the group's retry topic.
-        cluster: The cluster, when there are several.
-        deadline: When to give up.
-
-    Raises:
-        OptionError: The name is not allowed, or a number is not valid.
-        RocketMQError: A broker failed; others may have made the change.
-    """
-    check_group(group)
-    check_optional_text("cluster", cluster)
-    check_flag("is_enabled", is_enabled)
-    check_flag("can_broadcast", can_broadcast)
-    check_between(0, INT32_MAX, "retries", retries)
-    check_between(0, INT32_MAX, "retry_queues", retry_queues)
-    name = with_namespace(group, core.options.namespace)
-    masters = yield from _masters_for_group(core, name, cluster, deadline)
-    body = GroupConfig(
-        group_name=name,
-        consume_enable=is_enabled,
-        consume_broadcast_enable=can_broadcast,
-        retry_queue_nums=retry_queues,
-        retry_max_times=retries,
-    ).encode()
-    code = int(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP)
-    yield from ask_each(core, masters, lambda: Command(code, body=body), deadline)
-
-
-def delete_group(
-    core: ClientCore, group: str, *, cluster: str | None = None, deadline: float
-) -> Flow[None]:
-    """Delete a consumer group and its offsets on every master of a cluster.
-
-    Raises:
-        RocketMQError: A broker failed; others may have deleted it.
-    """
-    check_group(group)
-    check_optional_text("cluster", cluster)
-    name = with_namespace(group, core.options.namespace)
-    masters = yield from _masters_for_group(core, name, cluster, deadline)
-    header = DeleteGroupRequest(name, clean_offset=True, remove_offset=True)
-    yield from ask_each(core, masters, lambda: request_command(header), deadline)
-
-
-def _masters_for_group(
-    core: ClientCore, group: str, cluster: str | None, deadline: float
-) -> Flow[dict[str, str]]:
-    topic = retry_topic(group)
-    return (
-        yield from find_masters(core, cluster=cluster, brokers=None, topic=topic, deadline=deadline)
-    )

@@ -6,10 +6,11 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from downrange.checks import check_flag
+from downrange.checks import check_flag, check_optional_text
+from downrange.client.flows.admin.reports import Unanswered
 from downrange.client.flows.effects import CALLS_AT_ONCE, Flow, Gather
 from downrange.client.flows.routing.routes import MASTER
-from downrange.errors import BrokerNotFound, OptionError, RocketMQError
+from downrange.errors import BrokerNotFound, OptionError, PartlyDone, RocketMQError
 from downrange.wire.bodies import ClusterBody, KeyValueBody, decode_body
 from downrange.wire.codes import RequestCode
 from downrange.wire.command import Command
@@ -118,7 +119,12 @@ def find_masters(
         BrokerNotFound: No broker has a master.
     """
     facts = yield from cluster_facts(core, deadline=deadline)
-    chosen = _choose_brokers(facts, cluster, brokers)
+    return _masters_of(core, facts, _choose_brokers(facts, cluster, brokers), topic)
+
+
+def _masters_of(
+    core: ClientCore, facts: ClusterFacts, chosen: set[str], topic: str
+) -> dict[str, str]:
     masters = {
         broker.name: broker.addresses[MASTER]
         for broker in facts.brokers
@@ -162,3 +168,87 @@ def ask_each(
             raise outcome
         replies[broker] = outcome
     return replies
+
+
+def all_masters(
+    core: ClientCore, *, cluster: str | None = None, deadline: float
+) -> Flow[dict[str, str]]:
+    """Return the masters that a question goes to: of one cluster, or of all clusters.
+
+    Raises:
+        OptionError: There is no such cluster.
+        BrokerNotFound: No broker has a master.
+    """
+    check_optional_text("cluster", cluster)
+    facts = yield from cluster_facts(core, deadline=deadline)
+    brokers = None if cluster is not None else [broker.name for broker in facts.brokers]
+    return _masters_of(core, facts, _choose_brokers(facts, cluster, brokers or None), "")
+
+
+def change_each(
+    core: ClientCore,
+    masters: Mapping[str, str],
+    make: Callable[[], Command],
+    deadline: float,
+    what: str,
+) -> Flow[dict[str, Command]]:
+    """Send the same change to all masters; return each reply.
+
+    Args:
+        core: The client.
+        masters: Broker -> address.
+        make: Makes the request.
+        deadline: When to give up.
+        what: What is to be done, for the error.
+
+    Raises:
+        PartlyDone: Some of them did it, others did not.
+        RocketMQError: None did it.
+    """
+    replies, failures = yield from ask_some(core, masters, make, deadline)
+    if failures:
+        raise PartlyDone(what, list(replies), failures)
+    return replies
+
+
+def ask_some(
+    core: ClientCore,
+    masters: Mapping[str, str],
+    make: Callable[[], Command],
+    deadline: float,
+    *,
+    nothing: int | None = None,
+) -> Flow[tuple[dict[str, Command], dict[str, RocketMQError]]]:
+    """Send the same request to all masters; return the replies, and the errors of the others.
+
+    Args:
+        core: The client.
+        masters: Broker -> address.
+        make: Makes the request.
+        deadline: When to give up.
+        nothing: A code that means "there is nothing here": neither a reply nor an error.
+
+    Raises:
+        RocketMQError: None answered.
+    """
+    asked = [core.ask(address, make(), deadline) for address in masters.values()]
+    outcomes: list[Command | RocketMQError] = yield Gather(asked, CALLS_AT_ONCE)
+    replies: dict[str, Command] = {}
+    failures: dict[str, RocketMQError] = {}
+    for broker, outcome in zip(masters, outcomes, strict=True):
+        if not isinstance(outcome, RocketMQError):
+            replies[broker] = outcome
+        elif nothing is None or outcome.code != nothing:
+            failures[broker] = outcome
+    if len(failures) == len(masters):
+        raise next(iter(failures.values()))
+    return replies, failures
+
+
+def unanswered_of(
+    masters: Mapping[str, str], failures: Mapping[str, RocketMQError]
+) -> tuple[Unanswered, ...]:
+    """Return the brokers that failed, for a result."""
+    return tuple(
+        Unanswered(broker, masters[broker], error.brief) for broker, error in failures.items()
+    )

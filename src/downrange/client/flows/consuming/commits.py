@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol
 
 from downrange.client.flows.consuming.offsets import set_group_offset
-from downrange.client.flows.effects import CALLS_AT_ONCE, Flow, Gather, UserCall
+from downrange.client.flows.effects import CALLS_AT_ONCE, Flow, Gather, Signal, UserCall, Wait
 from downrange.errors import RocketMQError
 
 if TYPE_CHECKING:
@@ -42,21 +42,32 @@ class BrokerCommits:
         self._group = group
 
     def save(self, windows: Iterable[DeliveryWindow], deadline: float) -> Flow[list[RocketMQError]]:
-        """Save the positions that have changed; return what failed."""
+        """Save the positions that have changed; return what failed.
+
+        One commit of a queue at a time: a broker may handle two in the wrong order.
+        """
+        for window in windows:
+            while window.saving is not None and self._core.clock.now() < deadline:
+                yield Wait(window.saving, deadline)
         changed = [
             (window, window.position)
             for window in windows
-            if not window.is_dropped and window.position != window.committed
+            if not window.is_dropped and not window.is_lost and window.position != window.committed
         ]
         if not changed:
             return []
-        outcomes: list[object] = yield Gather(
-            [
-                set_group_offset(self._core, self._group, window.queue, position, deadline=deadline)
-                for window, position in changed
-            ],
-            CALLS_AT_ONCE,
-        )
+        ended = Signal()
+        for window, _ in changed:
+            window.saving = ended
+        try:
+            outcomes: list[object] = yield Gather(
+                [self._save(window.queue, position, deadline) for window, position in changed],
+                CALLS_AT_ONCE,
+            )
+        finally:
+            for window, _ in changed:
+                window.saving = None
+            ended.fire()
         failures: list[RocketMQError] = []
         for (window, position), outcome in zip(changed, outcomes, strict=True):
             if isinstance(outcome, RocketMQError):
@@ -64,6 +75,21 @@ class BrokerCommits:
             else:
                 window.committed = position
         return failures
+
+    def _save(self, queue: QueueId, position: QueueOffset, deadline: float) -> Flow[None]:
+        return set_group_offset(self._core, self._group, queue, position, deadline=deadline)
+
+
+class NoCommits:
+    """Saves nothing: for broadcast without an offset store."""
+
+    def save(self, windows: Iterable[DeliveryWindow], deadline: float) -> Flow[list[RocketMQError]]:
+        """Note the positions as saved."""
+        del deadline
+        for window in windows:
+            window.committed = window.position
+        return []
+        yield  # a flow
 
 
 class LocalCommits:

@@ -50,6 +50,7 @@ RETRY_DELAYS: Final = (
 #: What `AlreadySettled` says was done with a message.
 ACKNOWLEDGED: Final = "was acknowledged"
 GIVEN_BACK: Final = "was given back"
+LEFT: Final = "was left to others"
 DEAD_LETTER: Final = "was moved to the dead letters"
 #: The part of its time after which a receipt is renewed.
 _RENEWED_AFTER: Final = 0.5
@@ -201,6 +202,12 @@ class Delivery:
         )
         yield from self._perform(request)
         self.note(DEAD_LETTER)
+
+    def leave(self, deadline: float) -> Flow[None]:
+        """Let the broker deliver the message again at once; for errors see `retry`."""
+        yield from self.take_turn(deadline)
+        yield from self._change(0.0, deadline)
+        self.note(LEFT)
 
     def extend(self, seconds: float, deadline: float) -> Flow[None]:
         """Keep the message invisible for so many seconds from now on; for errors see `retry`."""

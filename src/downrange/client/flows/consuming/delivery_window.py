@@ -12,6 +12,8 @@ from __future__ import annotations
 
 from collections import deque
 from contextlib import suppress
+from itertools import islice
+from operator import attrgetter
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -19,9 +21,10 @@ import msgspec
 from downrange.client.flows.effects import Signal
 from downrange.client.flows.routing.routes import MASTER
 from downrange.model import QueueOffset
+from downrange.wire.limits import MIB
 
 if TYPE_CHECKING:  # the struct here is never decoded, so its annotations are not evaluated
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Sequence
 
     from downrange.client.flows.consuming.pull import Filter
     from downrange.errors import RocketMQError
@@ -30,6 +33,19 @@ if TYPE_CHECKING:  # the struct here is never decoded, so its annotations are no
 
 #: Fewer messages are handed out one by one: a run is for a queue with many.
 _RUN_MIN: Final = 4
+#: A pull may ask for so many messages even if the window's share of the buffer is less.
+_PULL_LEAST: Final = 32
+#: Most bytes of a pull: what brokers return by default, and what is asked for. Our broker goes by
+#: it; Apache's returns its default whatever is asked for.
+_PULL_BYTES_USUAL: Final = MIB // 4
+_PULL_BYTES: Final = MIB
+_body_of: Final[Callable[[ReceivedMessage], bytes]] = attrgetter("body")
+_offset_of: Final[Callable[[ReceivedMessage], int]] = attrgetter("offset")
+
+
+def body_bytes(messages: Sequence[ReceivedMessage]) -> int:
+    """Return the bytes of the bodies of messages."""
+    return sum(map(len, map(_body_of, messages)))
 
 
 class Buffer:
@@ -52,8 +68,8 @@ class Buffer:
         """Return whether a window may fetch: limits of all windows, and its share of them."""
         if not self.count:
             return True
-        bytes_max = self.bytes_max // 2 if window.is_short else self.bytes_max
-        if self.bytes >= bytes_max or self.count >= self.count_max:
+        needed = max(window.needed, 1)
+        if self.bytes + needed > self.bytes_max or self.count >= self.count_max:
             return False
         share = max(1, window_count)
         return not window.count or (
@@ -61,13 +77,24 @@ class Buffer:
             and window.bytes <= self.bytes_max // share
         )
 
+    def pull_limits(self, window_count: int, pull_batch: int) -> tuple[int, int | None]:
+        """Return the most messages of a pull, and bytes if they are more than brokers' default.
+
+        That is a window's share of the buffer, unless this is little.
+        """
+        share = max(1, window_count)
+        size = min(_PULL_BYTES, self.bytes_max // share)
+        count = min(pull_batch, max(_PULL_LEAST, self.count_max // share))
+        return count, size if size > _PULL_BYTES_USUAL else None
+
 
 class Delivery(msgspec.Struct, eq=False):
     """Messages that a handler has begun.
 
     Attributes:
         window: Where they are from.
-        messages: One, or a batch, in order. A retried one has the topic it was sent to.
+        messages: One, or a batch, in order; of a run those that were begun, perhaps none yet. A
+            retried one has the topic it was sent to.
         started_at: When it began, on the clock of the client.
         rest: Of a run: messages that the handler gets next, one by one. A worker takes from the
             left; from the right they may be taken away for others (`DeliveryWindow.share`).
@@ -80,6 +107,13 @@ class Delivery(msgspec.Struct, eq=False):
     rest: deque[ReceivedMessage] | None = None
     is_reported: bool = False
 
+    @property
+    def current(self) -> ReceivedMessage | None:
+        """The message that is being handled, of a batch the first; None before a run begins."""
+        if self.rest is None:
+            return self.messages[0]
+        return self.messages[-1] if self.messages else None
+
 
 class DeliveryWindow:
     """The messages of one queue between pull and commit.
@@ -90,6 +124,7 @@ class DeliveryWindow:
         first_offset: Where the first pull begins.
         buffer: What it shares with the other windows.
         now: The time.
+        namespace: The namespace of the client, if it has one.
 
     Attributes:
         next_offset: Where the next pull begins.
@@ -102,9 +137,13 @@ class DeliveryWindow:
         is_dropped: Whether results do not count any more.
         is_queued: Whether it stands in the line of windows with messages to hand out.
         is_paused: Whether the program paused this queue.
-        is_short: Whether the last answer did not fit into the buffer.
+        needed: The bytes of the last answer, if it did not fit into the buffer; else 0.
         has_timer: Whether the broker can deliver a message after any number of seconds (5.x).
         locked_until: Until when the broker's lock is trusted.
+        has_lock: Whether the broker has confirmed the lock, and not refused it since.
+        is_lost: Whether the lock was refused after that: another member has the queue.
+        is_unlocked: Whether the lock is given back, so it is not renewed.
+        saving: Fires when the commit that is under way has ended; None without one.
         replica: The replica to pull from.
         failure: Why the last pull failed; None when it succeeded.
         failing_since: When the pulls began to fail.
@@ -124,18 +163,12 @@ class DeliveryWindow:
             "committed",
             "count",
         ),
-        *(
-            "created_at",
-            "failing_since",
-            "failure",
-            "handled_at",
-            "has_timer",
-            "idle",
-            "is_dropped",
-        ),
-        *("is_paused", "is_queued", "is_short", "is_stopped", "locked_until", "message_filter"),
+        *("created_at", "failing_since", "failure", "handled_at", "has_lock", "has_timer"),
+        *("idle", "is_dropped", "is_lost", "is_unlocked"),
+        *("is_paused", "is_queued", "is_stopped", "locked_until", "message_filter", "needed"),
         "next_offset",
-        *("not_before", "postponed", "pulled_at", "queue", "replica", "room", "running", "waiting"),
+        *("not_before", "postponed", "pulled_at", "queue", "replica", "room", "running"),
+        *("saving", "waiting"),
     )
 
     def __init__(
@@ -145,12 +178,14 @@ class DeliveryWindow:
         first_offset: QueueOffset,
         buffer: Buffer,
         now: float,
+        namespace: str | None = None,
     ) -> None:
         self.queue = queue
         self.message_filter = message_filter
         self.next_offset = first_offset
         self.committed: QueueOffset | None = None
         self.waiting: deque[ReceivedMessage] = deque()
+        #: Deliveries by their identity: a run may have no message that was begun.
         self.running: dict[int, Delivery] = {}
         #: Messages to hand out again, each with the time from when on.
         self.postponed: deque[tuple[float, ReceivedMessage]] = deque()
@@ -162,9 +197,13 @@ class DeliveryWindow:
         self.is_dropped = False
         self.is_queued = False
         self.is_paused = False
-        self.is_short = False
+        self.needed = 0
         self.has_timer = False
         self.locked_until = 0.0
+        self.has_lock = False
+        self.is_lost = False
+        self.is_unlocked = False
+        self.saving: Signal | None = None
         self.replica = MASTER
         self.failure: RocketMQError | None = None
         self.failing_since: float | None = None
@@ -193,23 +232,23 @@ class DeliveryWindow:
         """How far the last message handed out is ahead of the first one that is not done."""
         return self._highest - self._open[0] if self._open else 0
 
-    def add(self, messages: Iterable[ReceivedMessage], next_offset: QueueOffset) -> None:
+    def has_due(self, now: float) -> bool:
+        """Return whether a message is to be handed out again now."""
+        return bool(self.postponed) and self.postponed[0][0] <= now
+
+    def add(self, messages: Sequence[ReceivedMessage], next_offset: QueueOffset) -> None:
         """Add what a pull returned; the next pull begins at `next_offset`."""
-        added = size = 0
-        for message in messages:
-            self.waiting.append(message)
-            self._open.append(message.offset)
-            size += len(message.body)
-            added += 1
+        self.waiting.extend(messages)
+        self._open.extend(map(_offset_of, messages))
         self.next_offset = next_offset
-        self._count(added, size)
+        self._count(len(messages), body_bytes(messages))
 
     # ---- what handlers do --------------------------------------------------------------------
 
     def take(self, count: int, now: float) -> Delivery | None:
         """Hand out at most `count` messages, those that were postponed first."""
         postponed, waiting = self.postponed, self.waiting
-        if postponed and postponed[0][0] <= now:
+        if self.has_due(now):
             messages: list[ReceivedMessage] = [postponed.popleft()[1]]
         elif waiting:
             messages = [waiting.popleft() for _ in range(min(count, len(waiting)))]
@@ -217,7 +256,7 @@ class DeliveryWindow:
         else:
             return None
         delivery = Delivery(self, messages, now)
-        self.running[messages[0].offset] = delivery
+        self.running[id(delivery)] = delivery
         return delivery
 
     def take_run(self, count: int, now: float) -> Delivery | None:
@@ -235,7 +274,7 @@ class DeliveryWindow:
         self._highest = max(self._highest, rest[-1].offset)
         begun: list[ReceivedMessage] = []
         delivery = Delivery(self, begun, now, rest)
-        self.running[rest[0].offset] = delivery
+        self.running[id(delivery)] = delivery
         return delivery
 
     def share(self, delivery: Delivery) -> bool:
@@ -256,28 +295,19 @@ class DeliveryWindow:
         self.end(delivery, now)
         if self.is_dropped:
             return
-        opened, done, size = self._open, self._done, 0
-        for message in delivery.messages:
-            offset = message.offset
-            size += len(message.body)
-            if opened and opened[0] == offset:
-                opened.popleft()
-            else:
-                done.add(offset)
-        if done:
-            while opened and opened[0] in done:
-                done.remove(opened.popleft())
+        messages = delivery.messages
+        self._settle(list(map(_offset_of, messages)))
         if self.attempts:
-            for message in delivery.messages:
+            for message in messages:
                 self.attempts.pop(message.offset, None)
-        self._count(-len(delivery.messages), -size)
+        self._count(-len(messages), -body_bytes(messages))
         self.room.fire()
 
     def end(self, delivery: Delivery, now: float) -> None:
         """Note that a handler has ended; `settle`, `postpone` or `put_back` follows per message."""
         if delivery.rest:
             self.share(delivery)
-        self.running.pop(delivery.messages[0].offset, None)
+        self.running.pop(id(delivery), None)
         self.handled_at = now
         if self.is_stopped and not self.running:
             self.idle.fire()
@@ -287,10 +317,7 @@ class DeliveryWindow:
         if self.is_dropped:
             return
         self.attempts.pop(message.offset, None)
-        opened, done = self._open, self._done
-        done.add(message.offset)
-        while opened and opened[0] in done:
-            done.remove(opened.popleft())
+        self._settle([message.offset])
         self._count(-1, -len(message.body))
         self.room.fire()
 
@@ -305,7 +332,19 @@ class DeliveryWindow:
             self.waiting.extendleft(reversed(messages))
             self.not_before = not_before
 
-    # ---- its end -----------------------------------------------------------------------------
+    # ---- its lock and its end ----------------------------------------------------------------
+
+    @property
+    def is_sure(self) -> bool:
+        """Whether nothing happened that may have cost the lock, if it has one."""
+        return self.locked_until > 0 or not self.has_lock
+
+    def confirm_lock(self, until: float) -> None:
+        """Note that the broker confirmed the lock."""
+        if not self.has_lock:
+            self.committed = None  # the member that had it may have committed after this one
+        self.has_lock = True
+        self.locked_until = until
 
     def stop(self) -> None:
         """Fetch nothing and hand out nothing any more; what runs may end."""
@@ -322,6 +361,16 @@ class DeliveryWindow:
         self.postponed.clear()
         self.room.fire()
         self.idle.fire()
+
+    def _settle(self, offsets: list[int]) -> None:
+        opened, done = self._open, self._done
+        if list(islice(opened, len(offsets))) == offsets:  # as usual, they are the oldest
+            for _ in offsets:
+                opened.popleft()
+        else:
+            done.update(offsets)
+        while done and opened and opened[0] in done:
+            done.remove(opened.popleft())
 
     def _count(self, count: int, size: int) -> None:
         self.count += count

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from downrange.client.flows.consuming.delivery_window import body_bytes
 from downrange.client.flows.consuming.pull import PullStatus, pull
 from downrange.client.flows.consuming.verdicts import show_as_sent
 from downrange.client.flows.effects import Flow, Pause, Signal, UserCall, Wait
@@ -59,8 +60,6 @@ def fetch(member: GroupMember, window: DeliveryWindow) -> Flow[None]:
 
 def _fetch_once(member: GroupMember, window: DeliveryWindow) -> Flow[None]:
     core, options = member.core, member.options
-    if member.is_lock_doubted(window):
-        yield from member.renew_locks([window])
     now = core.clock.now()
     entry = member.subscriptions.get(window.queue.topic)
     if entry is None or not member.may_fetch(window):
@@ -68,12 +67,14 @@ def _fetch_once(member: GroupMember, window: DeliveryWindow) -> Flow[None]:
             window.room = Signal()
         yield Wait(window.room, now + _WAIT_MAX)
         return
+    max_count, max_bytes = member.buffer.pull_limits(len(member.windows), options.pull_batch)
     batch = yield from pull(
         core,
         window.queue,
         window.next_offset,
         group=member.group,
-        max_count=options.pull_batch,
+        max_count=max_count,
+        max_bytes=max_bytes,
         message_filter=window.message_filter,
         subscription_version=entry.version,
         suspend=options.suspend,
@@ -94,7 +95,7 @@ def _fetch_once(member: GroupMember, window: DeliveryWindow) -> Flow[None]:
     if batch.status is PullStatus.MOVED:
         yield from member.move(window, batch.next_offset, "the broker moved the group's offset")
     elif batch.messages:
-        messages = yield from _filtered(member, batch.messages)
+        messages = yield from passed_by_hooks(member, batch.messages)
         _take_in(member, window, messages, batch.next_offset)
     else:
         window.next_offset = batch.next_offset
@@ -102,7 +103,9 @@ def _fetch_once(member: GroupMember, window: DeliveryWindow) -> Flow[None]:
             yield Pause(_HELD_MIN)
 
 
-def _filtered(member: GroupMember, messages: list[ReceivedMessage]) -> Flow[list[ReceivedMessage]]:
+def passed_by_hooks(
+    member: GroupMember, messages: list[ReceivedMessage]
+) -> Flow[list[ReceivedMessage]]:
     """Return the messages that the user's hooks let pass; one whose hook fails passes, too."""
     for hook in member.hooks.filter_message:
         passed: list[ReceivedMessage] = []
@@ -128,12 +131,12 @@ def _take_in(
     if window.is_stopped:
         return
     buffer = member.buffer
-    size = sum(len(message.body) for message in messages)
+    size = body_bytes(messages)
     if buffer.count and buffer.bytes + size > buffer.bytes_max:
         member.counts.dropped_answers += 1
-        window.is_short = True
+        window.needed = size
         return
-    window.is_short = False
+    window.needed = 0
     if window.queue.topic.startswith(RETRY_PREFIX):
         for message in messages:
             show_as_sent(message, member.core.options.namespace)
@@ -151,7 +154,7 @@ def _note_failure(member: GroupMember, window: DeliveryWindow, error: RocketMQEr
     if window.failing_since is None:
         window.failing_since = now
     if error.code is None:  # no answer
-        member.doubt_locks(window.queue.broker)
+        member.doubt_locks(lambda broker: broker == window.queue.broker)
     is_new = window.failure is None
     if error.code in _NOT_REGISTERED and now - window.failing_since < _REGISTER_GRACE:
         return

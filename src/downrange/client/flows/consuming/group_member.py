@@ -17,13 +17,13 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from downrange.allocation import strategy_of
-from downrange.client.flows.consuming.commits import BrokerCommits, LocalCommits
+from downrange.client.flows.consuming.commits import BrokerCommits, LocalCommits, NoCommits
 from downrange.client.flows.consuming.consume_rates import TopicRates
 from downrange.client.flows.consuming.delivery_window import Buffer, DeliveryWindow
 from downrange.client.flows.consuming.fetch_loop import fetch
 from downrange.client.flows.consuming.member_requests import serve_member
 from downrange.client.flows.consuming.pull import EVERYTHING, check_filter
-from downrange.client.flows.consuming.queue_locks import LOCK_TRUST, lock, unlock
+from downrange.client.flows.consuming.queue_locks import lock, unlock
 from downrange.client.flows.consuming.rebalance import rebalance, rebalance_loop
 from downrange.client.flows.consuming.running_state import running_state
 from downrange.client.flows.consuming.send_back import send_back
@@ -44,6 +44,7 @@ from downrange.client.flows.routing.membership import send_heartbeats, unregiste
 from downrange.client.flows.validation import check_group
 from downrange.errors import ClientClosed, RocketMQError, SendFailed
 from downrange.model import QueueOffset, ReceivedMessage
+from downrange.options.consumers import LOCK_TRUST
 from downrange.wire.bodies import ConsumeDirectlyBody
 from downrange.wire.consumer_bodies import ConsumeResult
 from downrange.wire.system_names import HANDOVER_SUFFIX
@@ -52,6 +53,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from downrange.client.flows.client_core import ClientCore
+    from downrange.client.flows.consuming.commits import Commits
     from downrange.client.flows.consuming.delivery_window import Delivery
     from downrange.client.flows.consuming.pull import Filter
     from downrange.client.flows.consuming.verdicts import Verdict
@@ -124,6 +126,7 @@ class GroupMember:
         windows: Queue -> its window; also those that are being released.
         changed: Fires when the queues may have to be divided anew.
         closing: Fires when the member leaves.
+        rebalancing: Fires when the running rebalance has ended.
         on_assigned: Called with new queues, before their first message.
         on_revoked: Called with queues that go, after their handlers have ended, before the commit.
         inner: Sends messages to the retry topic; None leaves that to the broker.
@@ -167,6 +170,8 @@ class GroupMember:
         self.counts = ConsumerCounts()
         self.changed = Signal()
         self.closing = Signal()
+        self.rebalancing = Signal()
+        self.rebalancing.fire()
         self.on_assigned: Callable[[list[QueueId]], object] | None = None
         self.on_revoked: Callable[[list[QueueId]], object] | None = None
         self.is_auto_commit = True
@@ -185,15 +190,21 @@ class GroupMember:
         self.untaken: dict[QueueId, RocketMQError] = {}
         self.started_ms = 0
         self._spawn = spawn
-        self._starved: set[DeliveryWindow] = set()
+        #: Windows without room, in the order in which they began to wait.
+        self._starved: dict[DeliveryWindow, None] = {}
         self._is_mismatch_told = False
+        #: Fires when locks are in doubt, and are to be renewed now.
+        self._doubt = Signal()
+        #: Fires when the running renewal of locks has ended.
+        self._renewal = Signal()
+        self._renewal.fire()
         self._commits = self._make_commits()
 
-    def _make_commits(self) -> BrokerCommits | LocalCommits:
+    def _make_commits(self) -> Commits:
         store = self.options.offset_store
-        if self.is_shared or store is None:
+        if self.is_shared:
             return BrokerCommits(self.core, self.group)
-        return LocalCommits(store, self.named_group)
+        return NoCommits() if store is None else LocalCommits(store, self.named_group)
 
     @property
     def is_closing(self) -> bool:
@@ -234,18 +245,29 @@ class GroupMember:
         self.started_ms = core.clock.wall_ms()
         yield from self._check_filters(filters, deadline)
         self.subscriptions.replace(filters, core.clock.wall_ms())
-        if isinstance(self._commits, LocalCommits):
-            yield from self._commits.load()
         core.add_consumer(self.named_group, self)
         serve_member(core)
         core.routes.on_change.append(self._on_route)
+        core.on_lost.append(self._on_lost)
         try:
+            if isinstance(self._commits, LocalCommits):
+                yield from self._commits.load()
             yield from refresh_all(core, self.named_topics())
             yield from send_heartbeats(core)
             yield from self.take_queues()
-        except BaseException:
-            self._forget()
+        except BaseException as error:
+            self._give_up()
+            if isinstance(error, Exception) and isinstance(self._commits, LocalCommits):
+                yield from self._commits.release()
             raise
+
+    def _give_up(self) -> None:
+        """End what a start that failed has begun."""
+        self.closing.fire()
+        self._forget()
+        for window in self.windows.values():
+            window.drop()
+        self.windows.clear()
 
     def _check_filters(self, filters: Mapping[str, Filter], deadline: float) -> Flow[None]:
         for topic, message_filter in filters.items():
@@ -293,6 +315,7 @@ class GroupMember:
         core = self.core
         self.closing.fire()
         self.changed.fire()
+        self._doubt.fire()
         windows = list(self.windows.values())
         for window in windows:
             window.stop()
@@ -301,6 +324,7 @@ class GroupMember:
         unfinished = [window for window in windows if window.running]
         yield from self._revoked([window.queue for window in windows])
         until = core.clock.now() + core.options.call_timeout
+        yield Wait(self.rebalancing, until)
         yield from self.hand_over(windows, until)
         self._forget()
         yield from unregister(core, consumer=self.named_group, deadline=until)
@@ -315,14 +339,14 @@ class GroupMember:
         """Commit, and give the queues free for others."""
         if self.is_auto_commit:
             yield from self.commit(windows, until)
-        queues = [*(window.queue for window in windows), *self.untaken]
-        if self.is_shared and queues:
-            yield from unlock(self.core, self.lock_group, queues, deadline=until)
+        yield from self._unlock(windows, until)
 
     def _forget(self) -> None:
         self.core.remove_consumer(self.named_group)
         if self._on_route in self.core.routes.on_change:
             self.core.routes.on_change.remove(self._on_route)
+        if self._on_lost in self.core.on_lost:
+            self.core.on_lost.remove(self._on_lost)
 
     # ---- what brokers ask --------------------------------------------------------------------
 
@@ -400,26 +424,35 @@ class GroupMember:
             window, len(self.windows), self.options.queue_messages
         )
         if is_free:
-            self._starved.discard(window)
+            self._starved.pop(window, None)
         else:
-            self._starved.add(window)
+            self._starved[window] = None
         return is_free
 
     def settled(self) -> None:
         """Let windows that waited for room look again; call it when messages are done."""
         if self._starved:
-            starved, self._starved = self._starved, set()
+            starved, self._starved = self._starved, {}
             for window in starved:
                 window.room.fire()
 
     def open_window(
-        self, queue: QueueId, offset: QueueOffset, message_filter: Filter, *, committed: bool
+        self,
+        queue: QueueId,
+        offset: QueueOffset,
+        message_filter: Filter,
+        *,
+        is_committed: bool,
+        is_locked: bool,
     ) -> Flow[DeliveryWindow]:
         """Begin to read a queue that this member has."""
-        window = DeliveryWindow(queue, message_filter, offset, self.buffer, self.core.clock.now())
-        if committed:
+        now = self.core.clock.now()
+        namespace = self.core.options.namespace
+        window = DeliveryWindow(queue, message_filter, offset, self.buffer, now, namespace)
+        if is_locked:
+            window.confirm_lock(now + LOCK_TRUST)
+        if is_committed:
             window.committed = offset
-        window.locked_until = self.core.clock.now() + LOCK_TRUST
         self.windows[queue] = window
         fetching = self.keep_running(f"fetching {queue}", partial(fetch, self, window))
         yield UserCall(self._spawn, (fetching,))
@@ -438,15 +471,26 @@ class GroupMember:
         if self.is_closing:
             return
         yield from self._revoked([window.queue])
-        yield from self.hand_over([window], core.clock.now() + core.options.call_timeout)
+        if not window.is_lost:
+            yield from self.hand_over([window], core.clock.now() + core.options.call_timeout)
         self._remove(window)
         self.changed.fire()
 
+    def _unlock(self, windows: Sequence[DeliveryWindow], deadline: float) -> Flow[None]:
+        """Give locks back; a renewal that is under way ends first, or it would lock them again."""
+        if self.is_shared and windows:
+            for window in windows:
+                window.is_unlocked = True
+            yield Wait(self._renewal, deadline)
+            queues = [window.queue for window in windows]
+            yield from unlock(self.core, self.lock_group, queues, deadline=deadline)
+
     def _remove(self, window: DeliveryWindow) -> None:
         window.drop()
-        self._starved.discard(window)
+        self._starved.pop(window, None)
         if self.windows.get(window.queue) is window:
             del self.windows[window.queue]
+        self.settled()
 
     def move(self, window: DeliveryWindow, offset: QueueOffset, reason: str) -> Flow[None]:
         """Continue a queue elsewhere, in a new window, after its handlers have ended."""
@@ -467,7 +511,11 @@ class GroupMember:
         """Put a new window in place of one, at another offset; the lock stays."""
         self._remove(window)
         moved = yield from self.open_window(
-            window.queue, offset, window.message_filter, committed=False
+            window.queue,
+            offset,
+            window.message_filter,
+            is_committed=False,
+            is_locked=window.has_lock,
         )
         moved.locked_until = window.locked_until
         moved.is_paused = window.is_paused
@@ -569,40 +617,54 @@ class GroupMember:
         core, options = self.core, self.options
         while not (yield from self._sleep(options.commit_interval)):
             deadline = core.clock.now() + core.options.call_timeout
-            yield from self.commit(list(self.windows.values()), deadline)
+            yield from self.commit([w for w in self.windows.values() if w.is_sure], deadline)
 
     def _lock_loop(self) -> Flow[None]:
-        while not (yield from self._sleep(self.options.lock_interval)):
-            yield from self.renew_locks(self.windows.values())
+        """Renew the locks of all windows, at once after a connection was lost."""
+        clock, interval = self.core.clock, self.options.lock_interval
+        while True:
+            is_sure = all(window.is_sure for window in self.windows.values())
+            yield Wait(self._doubt, clock.now() + (interval if is_sure else _RESTART))
+            if self.is_closing:
+                return
+            if self._doubt.is_fired:
+                self._doubt = Signal()
+            self._renewal = Signal()
+            try:
+                yield from self._renew_locks()
+            finally:
+                self._renewal.fire()
 
-    def renew_locks(self, windows: Iterable[DeliveryWindow]) -> Flow[None]:
-        """Renew the locks of windows; a lost one is published."""
-        core, by_queue = self.core, {window.queue: window for window in windows}
+    def _renew_locks(self) -> Flow[None]:
+        """Renew locks once; a window whose lock another member has is given up."""
+        core = self.core
+        windows = {queue: w for queue, w in self.windows.items() if not w.is_unlocked}
         deadline = core.clock.now() + core.options.call_timeout
-        locked, refused = yield from lock(core, self.lock_group, by_queue, deadline=deadline)
-        for queue in locked:
-            by_queue[queue].locked_until = core.clock.now() + LOCK_TRUST
-            self.arrived(by_queue[queue])
-        for queue in refused:
-            if by_queue[queue].locked_until and not by_queue[queue].is_stopped:
-                by_queue[queue].locked_until = 0.0
+        locked, refused = yield from lock(core, self.lock_group, windows, deadline=deadline)
+        for queue, window in windows.items():
+            if queue in locked:
+                window.confirm_lock(core.clock.now() + LOCK_TRUST)
+                self.arrived(window)
+            elif queue in refused and window.has_lock:
+                window.has_lock, window.is_lost, window.locked_until = False, True, 0.0
                 core.notices.append(LockLost(self.group, queue))
+        yield from self.release([window for window in windows.values() if window.is_lost])
         yield from core.publish()
 
-    def doubt_locks(self, broker: str) -> None:
-        """Trust the locks of a broker that does not answer no more, until it confirms them.
+    def _on_lost(self, address: str) -> None:
+        """Doubt what a broker whose connection ended has: it may have begun anew."""
+        self.doubt_locks(lambda broker: self.core.routes.master_of(broker) == address)
 
-        It may have given them to another member, which sees that this one is gone.
+    def doubt_locks(self, is_doubted: Callable[[str], bool]) -> None:
+        """Doubt what brokers have: they may have lost commits, and given locks to others.
+
+        Their locks are not trusted until they are confirmed, which is tried at once.
         """
-        now = self.core.clock.now()
         for window in self.windows.values():
-            if window.queue.broker == broker and window.locked_until > now:
-                window.locked_until = now
-                window.room.fire()
-
-    def is_lock_doubted(self, window: DeliveryWindow) -> bool:
-        """Return whether the lock of a window has to be confirmed now."""
-        return self.is_shared and 0.0 < window.locked_until <= self.core.clock.now()
+            if self.is_shared and is_doubted(window.queue.broker):
+                window.committed = None
+                window.locked_until = 0.0
+                self._doubt.fire()
 
     def _watch_loop(self) -> Flow[None]:
         """Report handlers that take too long."""
@@ -612,13 +674,10 @@ class GroupMember:
             now = core.clock.now()
             for window in self.windows.values():
                 for delivery in window.running.values():
-                    if now - delivery.started_at > limit and not delivery.is_reported:
+                    age, message = now - delivery.started_at, delivery.current
+                    if age > limit and message is not None and not delivery.is_reported:
                         delivery.is_reported = True
-                        core.notices.append(
-                            HandlerStuck(
-                                self.group, delivery.messages[0], now - delivery.started_at
-                            )
-                        )
+                        core.notices.append(HandlerStuck(self.group, message, age))
             yield from core.publish()
 
     def _sleep(self, seconds: float) -> Flow[bool]:

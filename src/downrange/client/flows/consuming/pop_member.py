@@ -5,8 +5,11 @@
 
 There is no rebalance, and there are no offsets to commit: every member pops every broker. A source
 (one broker of one topic) is popped when it has messages and there is room; a watch, which takes
-nothing, waits for them. While a handler runs, the receipts of its messages are renewed. One rule: a
-message whose time is over before its turn is skipped; the broker delivers it again.
+nothing, waits for them. While a handler runs, the receipts of its messages are renewed.
+
+Two rules: a message whose time is over before its turn is skipped; the broker delivers it again.
+And what was popped and will not be handled here is given back at once, also by a member that leaves
+while a pop is under way.
 """
 
 from __future__ import annotations
@@ -16,9 +19,11 @@ from typing import TYPE_CHECKING, Final
 
 from downrange.client.flows.consuming.delivery import DEAD_LETTER, GIVEN_BACK, ack_all
 from downrange.client.flows.consuming.delivery import Delivery as PoppedMessage
-from downrange.client.flows.consuming.delivery_window import DeliveryWindow
+from downrange.client.flows.consuming.delivery_window import Buffer, DeliveryWindow
+from downrange.client.flows.consuming.fetch_loop import passed_by_hooks
 from downrange.client.flows.consuming.first_offset import first_offset
 from downrange.client.flows.consuming.group_member import GroupMember
+from downrange.client.flows.consuming.offsets import set_group_offset
 from downrange.client.flows.consuming.pop import PopStatus, pop, wait_for_messages
 from downrange.client.flows.consuming.pop_sources import PopSource, brokers_of, watch
 from downrange.client.flows.effects import (
@@ -31,7 +36,7 @@ from downrange.client.flows.effects import (
     Wait,
 )
 from downrange.client.flows.names import shown_queue, with_namespace
-from downrange.client.flows.notices import QueueFailed, QueueRecovered, WorkFailed
+from downrange.client.flows.notices import CommitFailed, QueueFailed, QueueRecovered, WorkFailed
 from downrange.client.flows.routing.lookup import refresh_route
 from downrange.errors import PopNotSupported, RocketMQError, SettleError
 from downrange.model import QueueId, QueueOffset
@@ -40,13 +45,15 @@ from downrange.wire.pop_receipts import PLAIN
 from downrange.wire.system_names import RETRY_PREFIX
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from downrange.client.flows.client_core import ClientCore
     from downrange.client.flows.consuming.delivery_window import Delivery
     from downrange.client.flows.consuming.pop import PopBatch, Popped
+    from downrange.client.flows.consuming.pull import Filter
     from downrange.client.flows.consuming.verdicts import Verdict
     from downrange.client.flows.hooks import Hooks
+    from downrange.client.flows.routing.routes import Route
     from downrange.model import ReceivedMessage
     from downrange.options.consumers import ConsumerOptions
 
@@ -58,6 +65,12 @@ _POP_COUNT: Final = 32
 _ACK_DELAY: Final = 0.005
 #: Seconds until acknowledgements that failed are repeated.
 _ACK_PAUSE: Final = 0.5
+#: Messages that a member holds: more would be over before their turn (Java: popThresholdForQueue).
+_AHEAD: Final = 96
+#: The same, for each call of the handler that may run.
+_AHEAD_EACH: Final = 3
+#: Seconds until a member that does not pop all brokers yet looks again.
+_INCOMPLETE: Final = 1.0
 #: Seconds between two looks at the receipts of running handlers.
 _RENEW_INTERVAL: Final = 1.0
 #: The part of its time after which a receipt is renewed.
@@ -87,6 +100,8 @@ class PopMember(GroupMember):
         arrived: Callable[[DeliveryWindow], None],
     ) -> None:
         super().__init__(core, group, options, hooks, spawn, arrived)
+        ahead = max(_AHEAD, _AHEAD_EACH * options.concurrency * options.batch)
+        self.buffer = Buffer(min(options.buffer_messages, ahead), options.buffer_bytes)
         self.owner = PopOwner(self)
         self.sources: dict[tuple[str, str], PopSource] = {}
         self.expired = 0
@@ -99,61 +114,124 @@ class PopMember(GroupMember):
         self._popped: dict[int, PoppedMessage] = {}
         self._acks: list[PoppedMessage] = []
         self._ack_due = Signal()
-        self._acks_under_way = 0
-        self._acked = Signal()
+        self._acking = UnderWay()
+        self._popping = UnderWay()
+        #: Fires when all is acknowledged or given back.
+        self._left = Signal()
+        self._refusal: PopNotSupported | None = None
 
     # ---- life --------------------------------------------------------------------------------
 
     def take_queues(self) -> Flow[bool]:
-        """Follow the routes: pop each broker of each topic; return whether all have a route.
+        """Follow the routes: pop each broker of each topic; return whether all are popped.
 
         Raises:
-            PopNotSupported: A broker is older than 5.0.
+            PopNotSupported: A broker is older than 5.0; the others are popped even so.
         """
-        core = self.core
-        wanted: dict[tuple[str, str], QueueId] = {}
+        wanted: set[tuple[str, str]] = set()
         is_complete = True
-        for topic in self.subscriptions.filters:
-            name = with_namespace(topic, core.options.namespace)
-            deadline = core.clock.now() + core.options.call_timeout
-            route = core.routes.get(name) or (yield from refresh_route(core, name, deadline))
-            if route is None:
-                is_complete = False
-                continue
-            yield from self._begin([shown_queue(q, core.options.namespace) for q in route.readable])
-            for broker in brokers_of(route):
-                wanted[topic, broker] = QueueId(topic, broker, -1)
-        for place in [place for place in self.sources if place not in wanted]:
-            del self.sources[place]
-        for place in wanted:
-            if place not in self.sources:
+        for topic in list(self.subscriptions.filters):
+            brokers, is_whole = yield from self._brokers_of(topic)
+            wanted.update((topic, broker) for broker in brokers)
+            is_complete = is_complete and is_whole
+        yield from self._close_sources(wanted)
+        refusal = None
+        for place in sorted(wanted - self.sources.keys()):
+            try:
                 yield from self._open_source(*place)
+            except PopNotSupported as error:
+                refusal = error
+        if refusal is not None:
+            raise refusal
         return is_complete
 
-    def _begin(self, queues: Sequence[QueueId]) -> Flow[None]:
-        """Commit where the group begins in queues in which it has no offset."""
+    def _brokers_of(self, topic: str) -> Flow[tuple[set[str], bool]]:
+        """Return the brokers to pop a topic from, and whether these are all."""
         core = self.core
-        new = [queue for queue in queues if queue not in self._begun]
+        name = with_namespace(topic, core.options.namespace)
+        popped = {broker for each, broker in self.sources if each == topic}
+        try:
+            deadline = core.clock.now() + core.options.call_timeout
+            route = core.routes.get(name) or (yield from refresh_route(core, name, deadline))
+        except RocketMQError:
+            return popped, False
+        if route is None:
+            return set(), False
+        late = (yield from self._begin(route)) - popped
+        return set(brokers_of(route)) - late, not late
+
+    def _begin(self, route: Route) -> Flow[set[str]]:
+        """Commit where the group begins in queues in which it has no offset.
+
+        Returns:
+            The brokers that did not answer. A pop of them would begin with the oldest message.
+        """
+        core = self.core
+        named = [queue for queue in route.readable if queue not in self._begun]
         deadline = core.clock.now() + core.options.call_timeout
         outcomes: list[object] = yield Gather(
             [
-                first_offset(core, self.group, queue, self.options.start, deadline=deadline)
-                for queue in new
+                first_offset(
+                    core,
+                    self.group,
+                    shown_queue(queue, core.options.namespace),
+                    self.options.start,
+                    deadline=deadline,
+                )
+                for queue in named
             ],
             CALLS_AT_ONCE,
         )
-        for queue, outcome in zip(new, outcomes, strict=True):
-            if not isinstance(outcome, RocketMQError):
+        late: set[str] = set()
+        for queue, outcome in zip(named, outcomes, strict=True):
+            if isinstance(outcome, RocketMQError):
+                late.add(route.broker_of(queue) or queue.broker)
+            else:
                 self._begun.add(queue)
+        return late
 
     def _open_source(self, topic: str, broker: str) -> Flow[None]:
-        entry = self.subscriptions.get(topic)
-        assert entry is not None
         yield from self._try(topic, broker)
+        entry = self.subscriptions.get(topic)
+        if entry is None or self.is_closing:
+            return  # it was given up meanwhile
         source = self.sources[topic, broker] = PopSource(topic, broker, entry.message_filter)
         source.is_ready = True
         loop = self.keep_running(f"popping {topic} of {broker}", partial(self._pop_loop, source))
         yield UserCall(self._spawn, (loop,))
+
+    def _close_sources(self, wanted: set[tuple[str, str]]) -> Flow[None]:
+        """Pop other sources no more, and give back what waits of them; what runs may end."""
+        for place in self.sources.keys() - wanted:
+            del self.sources[place]
+        rest: list[PoppedMessage] = []
+        for window in list(self.windows.values()):
+            assert isinstance(window, PopWindow)
+            if window.source not in wanted:
+                rest += [self._popped.pop(id(message)) for message in window.leave_out()]
+                if not window.running:
+                    self._remove(window)
+        if rest:
+            self._room.fire()
+            yield from self._return(rest, self.core.clock.now() + self.core.options.call_timeout)
+
+    def resubscribe(self, filters: Mapping[str, Filter], deadline: float) -> Flow[None]:
+        """Read these topics from now on, and no others; see `GroupMember.resubscribe`."""
+        yield from super().resubscribe(filters, deadline)
+        for (topic, _), source in self.sources.items():
+            entry = self.subscriptions.get(topic)
+            if entry is not None:
+                source.message_filter = entry.message_filter
+
+    def reset(self, offsets: dict[QueueId, int]) -> Flow[None]:
+        """Commit other offsets: brokers pop from there on. What was popped is handled."""
+        core = self.core
+        deadline = core.clock.now() + core.options.call_timeout
+        for queue, offset in offsets.items():
+            if queue.topic in self.subscriptions.filters:
+                yield from set_group_offset(
+                    core, self.group, queue, QueueOffset(offset), deadline=deadline
+                )
 
     def _try(self, topic: str, broker: str) -> Flow[None]:
         """Ask a broker once, which says whether it has pops.
@@ -181,23 +259,41 @@ class PopMember(GroupMember):
 
     def hand_over(self, windows: Sequence[DeliveryWindow], until: float) -> Flow[None]:
         """Send all acknowledgements, and give back what was not begun."""
-        yield from self._send_acks(until)
-        if self._acks_under_way:
-            yield Wait(self._acked, until)
+        clock = self.core.clock
+        yield from self._popping.end_of_all(until)
+        while not (yield from self._send_acks(until)) and clock.now() + _ACK_PAUSE < until:
+            yield Pause(_ACK_PAUSE)
+        yield from self._acking.end_of_all(until)
+        yield from self._send_acks(until)  # those that failed while we waited
         begun = {id(each) for w in windows for d in w.running.values() for each in d.messages}
         rest = [popped for key, popped in self._popped.items() if key not in begun]
-        yield Gather([popped.extend(0.0, until) for popped in rest], CALLS_AT_ONCE)
+        yield from self._return(rest, until)
         self.owner.is_closed = True
+        self._left.fire()
+        self._ack_due.fire()
+
+    def _return(self, rest: Iterable[PoppedMessage], deadline: float) -> Flow[None]:
+        """Let brokers deliver messages to others at once; those that fail, when they are over."""
+        yield Gather([popped.leave(deadline) for popped in rest], CALLS_AT_ONCE)
 
     def _source_loop(self) -> Flow[None]:
-        clock = self.core.clock
+        clock, wait = self.core.clock, _INCOMPLETE
         while True:
-            yield Wait(self.changed, clock.now() + self.options.rebalance_interval)
+            yield Wait(self.changed, clock.now() + wait)
             if self.is_closing:
                 return
             if self.changed.is_fired:
                 self.changed = Signal()
-            yield from self.take_queues()
+            is_complete, refusal = False, None
+            try:
+                is_complete = yield from self.take_queues()
+            except PopNotSupported as error:
+                refusal = error
+            if refusal is not None and self._refusal is None:
+                yield from self.core.report(f"popping of group {self.group}", refusal)
+            self._refusal = refusal
+            interval = self.options.rebalance_interval
+            wait = interval if is_complete else min(interval, _INCOMPLETE)
 
     # ---- popping -----------------------------------------------------------------------------
 
@@ -210,10 +306,12 @@ class PopMember(GroupMember):
                 self._room = Signal()
                 yield Wait(self._room, now + _WAIT_MAX)
             elif source.is_ready:
-                yield from self._pop_once(source)
+                with self._popping:
+                    yield from self._pop_once(source)
             else:
                 until = now + min(_WATCH, self.options.suspend)
                 yield from watch(core, self.group, source, until, self._pauses, self._report)
+                yield from core.publish()
 
     def _is_full(self) -> bool:
         buffer = self.buffer
@@ -239,6 +337,7 @@ class PopMember(GroupMember):
             if source.failure is None:
                 self._report(source, error)
             source.failed(error, self._pauses)
+            yield from core.publish()
             return
         source.recovered(self._report)
         now = core.clock.now()
@@ -246,36 +345,52 @@ class PopMember(GroupMember):
         rates.pulled(len(batch.popped), now - batch.asked_at, now)
         if batch.popped:
             source.found(now, has_more=True)
-            self._take_in(source, batch)
+            yield from self._take_in(source, batch)
         else:
             source.missed(now)
             if batch.status is PopStatus.FULL:
-                yield Pause(_FULL_PAUSE)
+                source.pause = _FULL_PAUSE
+        yield from core.publish()
 
-    def _take_in(self, source: PopSource, batch: PopBatch) -> None:
+    def _take_in(self, source: PopSource, batch: PopBatch) -> Flow[None]:
+        self.counts.fetched += len(batch.popped)
+        popped = batch.popped
+        if self.hooks.filter_message:
+            passed = yield from passed_by_hooks(self, [each.message for each in popped])
+            wanted = set(map(id, passed))
+            self._acknowledge(
+                self._delivery(e, batch) for e in popped if id(e.message) not in wanted
+            )
+            popped = [each for each in popped if id(each.message) in wanted]
+        place = (source.topic, source.broker)
+        if self.is_closing or self.sources.get(place) is not source:
+            deadline = self.core.clock.now() + self.core.options.call_timeout
+            yield from self._return([self._delivery(each, batch) for each in popped], deadline)
+            return
         windows: dict[QueueId, list[ReceivedMessage]] = {}
-        for popped in batch.popped:
-            message = popped.message
+        for each in popped:
+            message = each.message
             if self.link is not None:
                 self.link(message)
-            self._popped[id(message)] = PoppedMessage(
-                self.owner, popped, batch.asked_at, self.options.invisible
-            )
-            windows.setdefault(_place_of(popped), []).append(message)
-        self.counts.fetched += len(batch.popped)
-        for place, messages in windows.items():
-            window = self._window_of(place, source)
+            self._popped[id(message)] = self._delivery(each, batch)
+            windows.setdefault(_place_of(each), []).append(message)
+        for queue, messages in windows.items():
+            window = self._window_of(queue, source)
             window.pulled_at = self.core.clock.now()
             window.add(messages, QueueOffset(messages[-1].offset + 1))
             self.arrived(window)
 
-    def _window_of(self, place: QueueId, source: PopSource) -> DeliveryWindow:
-        window = self.windows.get(place)
+    def _delivery(self, popped: Popped, batch: PopBatch) -> PoppedMessage:
+        return PoppedMessage(self.owner, popped, batch.asked_at, self.options.invisible)
+
+    def _window_of(self, queue: QueueId, source: PopSource) -> DeliveryWindow:
+        window = self.windows.get(queue)
         if window is None:
             now = self.core.clock.now()
-            window = DeliveryWindow(place, source.message_filter, QueueOffset(0), self.buffer, now)
+            window = PopWindow(queue, source.message_filter, QueueOffset(0), self.buffer, now)
+            window.source = (source.topic, source.broker)
             window.is_paused = True  # nothing fills it but this
-            self.windows[place] = window
+            self.windows[queue] = window
         return window
 
     def settled(self) -> None:
@@ -296,6 +411,8 @@ class PopMember(GroupMember):
             self.expired += 1
             self._popped.pop(id(message), None)
             window.settle(message)
+        if len(left) < len(delivery.messages):
+            self._room.fire()
         if left and left[0].offset != first:
             window.running[left[0].offset] = window.running.pop(first)
         if left:
@@ -306,11 +423,11 @@ class PopMember(GroupMember):
 
     def done(self, messages: Sequence[ReceivedMessage]) -> None:
         """Acknowledge messages, soon and together with others."""
-        acks, popped = self._acks, self._popped
-        for message in messages:
-            delivery = popped.pop(id(message), None)
-            if delivery is not None:
-                acks.append(delivery)
+        found = [self._popped.pop(id(message), None) for message in messages]
+        self._acknowledge(delivery for delivery in found if delivery is not None)
+
+    def _acknowledge(self, deliveries: Iterable[PoppedMessage]) -> None:
+        self._acks += deliveries
         self._ack_due.fire()
 
     def give_back(
@@ -335,15 +452,16 @@ class PopMember(GroupMember):
         self._popped.pop(id(message), None)
 
     def _ack_loop(self) -> Flow[None]:
-        core = self.core
-        while not self.is_closing:
+        """Acknowledge until the member has left: running handlers end after it began to leave."""
+        core, left = self.core, self._left
+        while not left.is_fired:
             yield Wait(self._ack_due, core.clock.now() + _WAIT_MAX)
             if len(self._acks) < _POP_COUNT:
-                yield Wait(self.closing, core.clock.now() + _ACK_DELAY)
+                yield Wait(left, core.clock.now() + _ACK_DELAY)
             self._ack_due = Signal()
             is_done = yield from self._send_acks(core.clock.now() + core.options.call_timeout)
             if not is_done:
-                yield Wait(self.closing, core.clock.now() + _ACK_PAUSE)
+                yield Wait(left, core.clock.now() + _ACK_PAUSE)
                 self._ack_due.fire()
 
     def _send_acks(self, deadline: float) -> Flow[bool]:
@@ -351,34 +469,28 @@ class PopMember(GroupMember):
         acks, self._acks = self._acks, []
         if not acks:
             return True
-        self._acks_under_way += 1
-        try:
+        with self._acking:
             outcomes = yield from ack_all(self.owner, acks, deadline)
-        finally:
-            self._acks_under_way -= 1
-            if not self._acks_under_way:
-                self._acked.fire()
-        failures = [
-            (each, outcome)
-            for each, outcome in zip(acks, outcomes, strict=True)
-            if outcome is not None
-        ]
-        for each, outcome in failures:
+        failure: RocketMQError | None = None
+        for each, outcome in zip(acks, outcomes, strict=True):
             if isinstance(outcome, SettleError):
                 self.expired += 1
-            else:
+            elif outcome is not None:
                 self._acks.append(each)
                 self.counts.commits_failed += 1
-                self.last_commit_error = outcome
-        if not failures:
-            self.last_commit_error = None
-        return not self._acks
+                failure = outcome
+        is_new = self.last_commit_error is None
+        self.last_commit_error = failure
+        if failure is not None and is_new:
+            self.core.notices.append(CommitFailed(self.group, failure))
+            yield from self.core.publish()
+        return failure is None
 
     def _renew_loop(self) -> Flow[None]:
         """Renew the receipts of messages whose handlers run, up to `handle_timeout`."""
         core, invisible = self.core, self.options.invisible
         interval = min(_RENEW_INTERVAL, invisible / 10)
-        while not (yield from self._sleep(interval)):
+        while not (yield Wait(self._left, core.clock.now() + interval)):
             now = core.clock.now()
             due: list[PoppedMessage] = []
             for window in self.windows.values():
@@ -411,7 +523,7 @@ class PopMember(GroupMember):
             f"{topic} of {broker} cannot be popped: {source.failure}"
             for (topic, broker), source in self.sources.items()
             if source.failure is not None
-        ]
+        ] + ([] if self._refusal is None else [str(self._refusal)])
 
     def _report(self, source: PopSource, error: RocketMQError | None) -> None:
         queue = QueueId(source.topic, source.broker, -1)
@@ -419,6 +531,64 @@ class PopMember(GroupMember):
             self.core.notices.append(QueueRecovered(self.group, queue))
         else:
             self.core.notices.append(QueueFailed(self.group, queue, error, "cannot be popped"))
+
+
+class PopWindow(DeliveryWindow):
+    """The popped messages of one queue; there is no offset to commit, so none is kept.
+
+    Attributes:
+        source: The topic and the broker that they were popped from.
+    """
+
+    __slots__ = ("source",)
+    source: tuple[str, str]
+
+    def add(self, messages: Sequence[ReceivedMessage], next_offset: QueueOffset) -> None:
+        """Add what a pop returned."""
+        super().add(messages, next_offset)
+        self._open.clear()
+
+    def finish(self, delivery: Delivery, now: float) -> None:
+        """Note that a handler has ended, and that all its messages are done."""
+        super().finish(delivery, now)
+        self._done.clear()
+
+    def settle(self, message: ReceivedMessage) -> None:
+        """Note that a message is done, or left to others."""
+        super().settle(message)
+        self._done.clear()
+
+    def leave_out(self) -> list[ReceivedMessage]:
+        """Forget the messages that were not begun, and return them."""
+        left = [*(message for _, message in self.postponed), *self.waiting]
+        self.postponed.clear()
+        self.waiting.clear()
+        for message in left:
+            self.settle(message)
+        return left
+
+
+class UnderWay:
+    """Counts what is under way, each in a `with` block."""
+
+    def __init__(self) -> None:
+        self._count = 0
+        self._over = Signal()
+
+    def __enter__(self) -> None:
+        if not self._count:
+            self._over = Signal()
+        self._count += 1
+
+    def __exit__(self, *_: object) -> None:
+        self._count -= 1
+        if not self._count:
+            self._over.fire()
+
+    def end_of_all(self, deadline: float) -> Flow[None]:
+        """Wait until nothing is under way."""
+        if self._count:
+            yield Wait(self._over, deadline)
 
 
 class PopOwner:

@@ -54,7 +54,9 @@ _QUICK: Final = 0.0001
 #: Seconds after which waiting messages get another worker, if handlers were quick so far.
 _RELIEF: Final = 0.01
 #: Most messages of a run.
-_RUN_MAX: Final = 32
+_RUN_MAX: Final = 128
+#: The shortest pause, in seconds, before a window is looked at again.
+_TICK: Final = 0.001
 #: The average time of a handler moves to the last one by one part in this many.
 _SMOOTHING: Final = 16
 
@@ -112,7 +114,8 @@ class PushCore:
         self.is_paused = False
         self._handler = handler
         self._handle_run = handle_run
-        if options.batch > 1 or options.mode != "concurrent" or self._is_watched:
+        is_plain = options.batch == 1 and options.mode == "concurrent" and not self._is_watched
+        if handler is None or not is_plain:
             self._handle_run = None
         self._spawn = spawn
         #: Windows with messages to hand out, each once.
@@ -125,6 +128,8 @@ class PushCore:
         self._average = 10 * _QUICK
         self._is_relieving = False
         self._is_over = False
+        #: Deliveries whose worker was ended by its handler, with the error.
+        self._broken: list[tuple[Delivery, BaseException]] = []
 
     # ---- life --------------------------------------------------------------------------------
 
@@ -181,7 +186,7 @@ class PushCore:
         if self.is_paused:
             return None
         line, now = self._line, self.core.clock.now()
-        for _ in range(len(line)):
+        while line:
             window = line.popleft()
             window.is_queued = False
             if not self._may_take(window, now):
@@ -207,7 +212,8 @@ class PushCore:
         if window.is_stopped:
             return False
         if not self.is_orderly:
-            return window.span < self.options.span
+            # A message that is to be tried again may be the one that the others wait for.
+            return window.span < self.options.span or window.has_due(now)
         has_lock = not self.member.is_shared or now < window.locked_until
         return not window.running and has_lock and window.not_before <= now
 
@@ -219,6 +225,8 @@ class PushCore:
         is_batch = self.options.batch > 1
         assert handler is not None
         while not self._is_over:
+            while self._broken:
+                yield from self.fail(*self._broken.pop())
             delivery = self._take()
             if delivery is None:
                 yield from self._wait_for_work()
@@ -234,8 +242,11 @@ class PushCore:
                     yield from self._watched(call, delivery)
                 else:
                     yield call
-            except Exception as error:
+            except (Exception, SystemExit) as error:
                 yield from self.fail(delivery, error)
+            except BaseException as error:
+                self._broken.append((delivery, error))  # for the worker that takes this one's place
+                raise
             else:
                 self.finish(delivery)
 
@@ -257,7 +268,7 @@ class PushCore:
             )
         try:
             yield call
-        except Exception as error:  # the user's code
+        except (Exception, SystemExit) as error:  # the user's code
             context.error = error
         if trace is not None and traced is not None:
             trace_after(trace, traced, _trace_result(context.error))
@@ -277,7 +288,7 @@ class PushCore:
         result, remark = ConsumeResult.SUCCESS, None
         try:
             yield UserCall(handler, (argument,), may_block=True)
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             result = ConsumeResult.LATER if self.is_signal(error) else ConsumeResult.THREW
             remark = f"{type(error).__name__}: {error}"
         return ConsumeDirectlyBody(
@@ -314,14 +325,14 @@ class PushCore:
 
     def finish(self, delivery: Delivery) -> None:
         """Note that messages were handled without an error."""
-        now = self.core.clock.now()
-        each = (now - delivery.started_at) / len(delivery.messages)
-        self._average += (each - self._average) / _SMOOTHING
-        seconds, count = now - delivery.started_at, len(delivery.messages)
+        now, count = self.core.clock.now(), len(delivery.messages)
         delivery.window.finish(delivery, now)
-        self.member.counts.handled += count
-        self.member.done(delivery.messages)
-        self.member.rates_of(delivery.messages[0].topic).handled(count, seconds, now)
+        if count:  # a run may have been taken away before it was begun
+            seconds = now - delivery.started_at
+            self._average += (seconds / count - self._average) / _SMOOTHING
+            self.member.counts.handled += count
+            self.member.done(delivery.messages)
+            self.member.rates_of(delivery.messages[0].topic).handled(count, seconds, now)
         self._continue(delivery.window)
 
     def _wait_for_work(self) -> Flow[None]:
@@ -364,7 +375,7 @@ class PushCore:
 
     # ---- failures ----------------------------------------------------------------------------
 
-    def fail(self, delivery: Delivery, error: Exception) -> Flow[None]:
+    def fail(self, delivery: Delivery, error: BaseException) -> Flow[None]:
         """Do what the exception of a handler asks for, and publish it with the plan."""
         window, counts = delivery.window, self.member.counts
         if delivery.rest is None:
@@ -383,44 +394,44 @@ class PushCore:
         self.member.done(verdict.done)
         if window.is_dropped:
             plan = "its queue belongs to another member now, which handles it"
-        elif not verdict.failed:
-            plan = ""
         elif not self.member.is_shared:
             plan = yield from self._try_here(delivery, verdict)
-        elif self.is_orderly and not self._is_used_up(window, verdict):
-            plan = yield from self._suspend(delivery, verdict)
+        elif self.is_orderly:
+            plan = yield from self._keep_order(window, verdict)
         else:
-            if self.is_orderly:  # the attempts here are not counted by the broker
-                verdict = as_dead(verdict)
-            plan = yield from self._send_back(window, verdict)
+            plan = yield from self._deliver_again(window, verdict)
         window.end(delivery, self.core.clock.now())
         self._continue(window)
-        if verdict.failed:
-            if not self.is_signal(error):
-                self.core.user_errors += 1
-            notice = HandlerFailed(self.member.group, verdict.failed[0], error, plan)
-            self.core.notices.append(notice)
-            yield from self.core.publish()
+        if not self.is_signal(error):
+            self.core.user_errors += 1
+        notice = HandlerFailed(self.member.group, verdict.failed[0], error, plan)
+        self.core.notices.append(notice)
+        yield from self.core.publish()
 
-    def _is_used_up(self, window: DeliveryWindow, verdict: Verdict) -> bool:
-        """Return whether failed messages of an orderly queue are not tried here again."""
-        return verdict.is_dead or (
-            self.retries is not None
-            and any(
-                message.delivery_attempts + window.attempts.get(message.offset, 0) >= self.retries
-                for message in verdict.failed
-            )
+    def _keep_order(self, window: DeliveryWindow, verdict: Verdict) -> Flow[str]:
+        """Try failed messages of an orderly queue again first; those tried too often are dead."""
+        dead = {m for m in verdict.failed if verdict.is_dead or self._is_used_up(window, m)}
+        refused = yield from self._send_back(
+            window, as_dead([m for m in verdict.failed if m in dead])
         )
-
-    def _suspend(self, delivery: Delivery, verdict: Verdict) -> Flow[str]:
-        """Try failed messages of an orderly queue again, before all others of the queue."""
-        window = delivery.window
+        again = [m for m in verdict.failed if m in refused or m not in dead]
+        if not again:
+            return "it becomes a dead letter"
         seconds = self.options.suspend_queue if verdict.after is None else verdict.after
-        for message in verdict.failed:
+        why = ""
+        if refused:
+            seconds = _LOCAL_RETRY
+            why = f"it could not be sent back ({next(iter(refused.values())).brief}), "
+        for message in again:
             window.attempts[message.offset] = window.attempts.get(message.offset, 0) + 1
-        window.put_back(verdict.failed, self.core.clock.now() + seconds)
+        window.put_back(again, self.core.clock.now() + seconds)
         yield from self._continue_in(window, seconds)
-        return f"the queue waits, and it is tried again in {seconds:g} s"
+        return f"{why}the queue waits, and it is tried again in {seconds:g} s"
+
+    def _is_used_up(self, window: DeliveryWindow, message: ReceivedMessage) -> bool:
+        """Return whether a message of an orderly queue is not tried again."""
+        attempts = message.delivery_attempts + window.attempts.get(message.offset, 0)
+        return self.retries is not None and attempts >= self.retries
 
     def _try_here(self, delivery: Delivery, verdict: Verdict) -> Flow[str]:
         """Handle failed messages of a broadcast again; no broker delivers them again."""
@@ -442,35 +453,49 @@ class PushCore:
         yield from self._continue_in(window, seconds)
         return f"it is tried again here in {seconds:g} s"
 
-    def _send_back(self, window: DeliveryWindow, verdict: Verdict) -> Flow[str]:
+    def _deliver_again(self, window: DeliveryWindow, verdict: Verdict) -> Flow[str]:
         """Have the broker deliver failed messages again; those that it does not take wait here."""
-        core, plan = self.core, plan_of(verdict, self.retries)
+        refused = yield from self._send_back(window, verdict)
+        if not refused:
+            return plan_of(verdict, self.retries)
+        for message in refused:
+            window.postpone(message, self.core.clock.now() + _LOCAL_RETRY)
+        yield from self._continue_in(window, _LOCAL_RETRY)
+        error = next(iter(refused.values()))
+        return (
+            f"it could not be sent back ({error.brief}), and is handled here again in "
+            f"{_LOCAL_RETRY:g} s"
+        )
+
+    def _send_back(
+        self, window: DeliveryWindow, verdict: Verdict
+    ) -> Flow[dict[ReceivedMessage, RocketMQError]]:
+        """Give messages to the broker; return those that it did not take, each with the reason."""
+        refused: dict[ReceivedMessage, RocketMQError] = {}
         for message in verdict.failed:
-            deadline = core.clock.now() + _SEND_BACK_TIMEOUT
+            until = self.core.clock.now() + _SEND_BACK_TIMEOUT
             try:
-                yield from self.member.give_back(window, message, verdict, deadline)
-            except RocketMQError as refusal:
-                window.postpone(message, core.clock.now() + _LOCAL_RETRY)
-                yield from self._continue_in(window, _LOCAL_RETRY)
-                plan = (
-                    f"it could not be sent back ({refusal.brief}), and is handled here again in "
-                    f"{_LOCAL_RETRY:g} s"
-                )
+                yield from self.member.give_back(window, message, verdict, until)
+            except RocketMQError as error:
+                refused[message] = error
                 continue
             window.settle(message)
-        return plan
+        return refused
 
     def _continue_in(self, window: DeliveryWindow, seconds: float) -> Flow[None]:
         """Put a window into the line again after a time."""
+        clock = self.core.clock
+        until = clock.now() + seconds
 
         def later() -> Flow[None]:
-            yield Pause(seconds)
+            while (left := until - clock.now()) > 0:  # a timer may fire a little too early
+                yield Pause(max(left, _TICK))
             self._arrived(window)
 
         yield UserCall(self._spawn, (later(),))
 
 
-def _trace_result(error: Exception | None) -> SubResult:
+def _trace_result(error: BaseException | None) -> SubResult:
     """Return how a handler ended, for the trace."""
     if error is None:
         return SubResult.SUCCESS

@@ -8,7 +8,7 @@ twice. Java members take locks only with orderly consumption.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from downrange.client.flows.effects import CALLS_AT_ONCE, Flow, Gather
 from downrange.client.flows.names import named_queue, shown_queue
@@ -24,9 +24,6 @@ if TYPE_CHECKING:
 
     from downrange.client.flows.client_core import ClientCore
     from downrange.model import QueueId
-
-#: Seconds that a lock is trusted after the broker confirmed it; the broker keeps it for 60.
-LOCK_TRUST: Final = 30.0
 
 
 def lock(

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from downrange.allocation import in_order, members_in_order
 from downrange.client.flows.consuming.first_offset import FirstOffset, first_offset, start_offset
-from downrange.client.flows.consuming.queue_locks import lock
+from downrange.client.flows.consuming.queue_locks import lock, unlock
 from downrange.client.flows.effects import CALLS_AT_ONCE, Flow, Gather, Signal, UserCall, Wait
 from downrange.client.flows.names import shown_queue, with_namespace
 from downrange.client.flows.notices import AssignmentChanged, HandoverEnded
@@ -45,7 +45,11 @@ def rebalance_loop(member: GroupMember) -> Flow[None]:
             return
         if member.changed.is_fired:
             member.changed = Signal()
-        is_balanced = yield from rebalance(member)
+        member.rebalancing = Signal()
+        try:
+            is_balanced = yield from rebalance(member)
+        finally:
+            member.rebalancing.fire()
         wait = member.options.rebalance_interval
         if member.refused_since:
             wait = _SOON
@@ -63,6 +67,8 @@ def rebalance(member: GroupMember) -> Flow[bool]:
     member.counts.rebalances += 1
     is_balanced = True
     subscribed = set(member.subscriptions.topics)
+    for queue in [queue for queue in member.refused_since if queue.topic not in subscribed]:
+        del member.refused_since[queue]
     yield from member.release(
         [window for window in member.windows.values() if window.queue.topic not in subscribed]
     )
@@ -145,7 +151,7 @@ def _apply(member: GroupMember, topic: str, share: list[QueueId]) -> Flow[bool]:
     lost = [
         window
         for window in member.windows.values()
-        if window.queue.topic == topic and window.queue not in wanted
+        if window.queue.topic == topic and window.queue not in wanted and not window.is_stopped
     ]
     yield from member.release(lost)
     for queue in [*member.refused_since, *member.untaken]:
@@ -174,8 +180,9 @@ def _nothing() -> Flow[dict[QueueId, FirstOffset]]:
 
 def _take(member: GroupMember, queues: list[QueueId]) -> Flow[dict[QueueId, FirstOffset]]:
     """Lock queues, find where they begin, and open their windows; return those."""
+    locked: set[QueueId] = set()
     if member.is_shared:
-        queues = yield from _lock(member, queues)
+        queues, locked = yield from _lock(member, queues)
     finding = [_first_offset(member, queue) for queue in queues]
     found: list[FirstOffset | RocketMQError] = yield Gather(finding, CALLS_AT_ONCE)
     begun: dict[QueueId, FirstOffset] = {}
@@ -193,11 +200,20 @@ def _take(member: GroupMember, queues: list[QueueId]) -> Flow[dict[QueueId, Firs
         if member.is_closing or entry is None or queue in member.windows:
             continue
         taken[queue] = first
-        is_saved = member.is_shared or first.reason == SAVED
-        yield from member.open_window(queue, first.offset, entry.message_filter, committed=is_saved)
+        yield from member.open_window(
+            queue,
+            first.offset,
+            entry.message_filter,
+            is_committed=member.is_shared or first.reason == SAVED,
+            is_locked=queue in locked,
+        )
     if taken and not member.is_shared:
         until = member.core.clock.now() + member.core.options.call_timeout
         yield from member.commit([member.windows[queue] for queue in taken], until)
+    left = [queue for queue in queues if queue in locked and queue not in member.windows]
+    if left:  # nobody would renew or return these locks
+        until = member.core.clock.now() + member.core.options.call_timeout
+        yield from unlock(member.core, member.lock_group, left, deadline=until)
     return taken
 
 
@@ -212,21 +228,24 @@ def _first_offset(member: GroupMember, queue: QueueId) -> Flow[FirstOffset]:
     return (yield from first_offset(core, member.group, queue, options.start, deadline=deadline))
 
 
-def _lock(member: GroupMember, queues: list[QueueId]) -> Flow[list[QueueId]]:
-    """Return the queues that may be taken now."""
+def _lock(member: GroupMember, queues: list[QueueId]) -> Flow[tuple[list[QueueId], set[QueueId]]]:
+    """Return the queues that may be taken now, and those of them whose lock this member has."""
     core, options = member.core, member.options
     deadline = core.clock.now() + core.options.call_timeout
     locked, refused = yield from lock(core, member.lock_group, queues, deadline=deadline)
     now = core.clock.now()
     for queue in locked:
         member.refused_since.pop(queue, None)
-    for queue in refused:
+    ended: set[QueueId] = set()
+    # The former owner may wait as long for its handlers; then it commits and unlocks.
+    limit = options.handover_timeout + core.options.call_timeout
+    for queue in (queue for queue in queues if queue in refused):
         since = member.refused_since.setdefault(queue, now)
-        if now - since >= options.handover_timeout and options.mode != "orderly":
+        if now - since >= limit and options.mode != "orderly":
             del member.refused_since[queue]
-            locked.add(queue)
+            ended.add(queue)
             core.notices.append(HandoverEnded(member.group, queue, now - since))
-    return [queue for queue in queues if queue in locked]
+    return [queue for queue in queues if queue in locked or queue in ended], locked
 
 
 # ---- subscriptions -------------------------------------------------------------------------------

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from downrange.client.flows.consuming.queue_locks import LOCK_TRUST
 from downrange.client.flows.names import named_queue, with_namespace
+from downrange.options.consumers import LOCK_TRUST
 from downrange.wire.codes import OUR_VERSION, ReleaseVersion
 from downrange.wire.consumer_bodies import QueueRunningState, RunningProperty, RunningStateBody
 from downrange.wire.limits import MIB

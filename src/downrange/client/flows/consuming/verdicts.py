@@ -70,13 +70,15 @@ def verdict_of(
         named = set(error.messages)
         handled = [message for message in messages if message not in named]
         failed = [message for message in messages if message in named]
+        if not failed and named:  # it names others only: nothing says that these are done
+            handled, failed = [], list(messages)
         return Verdict([*done, *handled], failed, level_for(error.after), error.after)
     return Verdict(done, messages)
 
 
-def as_dead(verdict: Verdict) -> Verdict:
-    """Return a verdict by which the failed messages become dead letters."""
-    return Verdict(verdict.done, verdict.failed, DEAD_LETTER_LEVEL, is_dead=True)
+def as_dead(messages: Sequence[ReceivedMessage]) -> Verdict:
+    """Return the verdict by which messages become dead letters."""
+    return Verdict((), messages, DEAD_LETTER_LEVEL, is_dead=True)
 
 
 def show_as_sent(message: ReceivedMessage, namespace: str | None) -> None:

@@ -5,13 +5,12 @@ from typing import TYPE_CHECKING
 import pytest
 
 from downrange.client.flows.admin.changes import (
-    create_group,
     create_missing_topic,
     create_topic,
-    delete_group,
     delete_topic,
     update_topic,
 )
+from downrange.client.flows.admin.groups import create_group, delete_group
 from downrange.errors import (
     BrokerNotFound,
     ConnectFailed,

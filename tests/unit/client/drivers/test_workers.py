@@ -1,0 +1,169 @@
+"""Workers: flows in threads, or tasks, of their own."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from typing import TYPE_CHECKING, Any, cast
+
+import pytest
+
+from downrange.client.drivers.aio import AioDriver
+from downrange.client.drivers.workers import AioWorkers, ThreadWorkers
+from downrange.client.flows.effects import Pause, UserCall
+from downrange.errors import ClientClosed
+from tests.unit.client.flows.flow_steps import core_with
+
+if TYPE_CHECKING:
+    from downrange.client.drivers.dialer import Dialer
+    from downrange.client.drivers.threads import ThreadDriver
+    from downrange.client.flows.effects import Flow
+
+
+def calling(function: Any) -> Flow[None]:
+    yield UserCall(function)
+
+
+class Runner:
+    """Runs flows whose only effects are calls of the user's functions."""
+
+    def run(self, flow: Flow[None]) -> None:
+        effect = next(flow)
+        assert isinstance(effect, UserCall)
+        effect.function()
+        with pytest.raises(StopIteration):
+            flow.send(None)
+
+
+def threads(*functions: Any) -> ThreadWorkers:
+    driver = cast("ThreadDriver", Runner())
+    return ThreadWorkers(driver, [calling(each) for each in functions], "downrange-billing")
+
+
+def raised(error: Exception) -> Any:
+    def function() -> None:
+        raise error
+
+    return function
+
+
+def test_each_flow_has_a_thread_of_its_own() -> None:
+    names: list[str] = []
+    started, ended = threading.Event(), threading.Event()
+    inside: list[bool] = []
+
+    def wait() -> None:
+        names.append(threading.current_thread().name)
+        started.set()
+        assert ended.wait(10)
+        inside.append(workers.is_current)
+
+    workers = threads(wait)
+    assert started.wait(10)
+    assert not workers.is_current
+    assert not workers.join(0.0)
+    ended.set()
+    assert workers.join(10)
+    assert names == ["downrange-billing-1"]
+    assert inside == [True]
+
+
+def test_an_unexpected_error_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    assert threads(raised(ValueError("bad"))).join(10)
+    assert "a worker ended" in caplog.text
+    caplog.clear()
+    assert threads(raised(ClientClosed("the client"))).join(10)
+    assert not caplog.records
+
+
+# ---- asyncio ---------------------------------------------------------------------------------
+
+
+class LoopClock:
+    def now(self) -> float:
+        return asyncio.get_running_loop().time()
+
+    def wall_ms(self) -> int:
+        return 0
+
+
+def driver_here() -> AioDriver:
+    core = core_with()
+    core.clock = LoopClock()
+    return AioDriver(core, cast("Dialer", None))
+
+
+def test_each_flow_has_a_task_of_its_own() -> None:
+    inside: list[bool] = []
+
+    async def scene() -> None:
+        driver = driver_here()
+        ended = asyncio.Event()
+
+        async def wait() -> None:
+            inside.append(workers.is_current)
+            await ended.wait()
+
+        def pausing() -> Flow[None]:
+            yield Pause(0.0)
+            for _ in range(70):  # other tasks get their turn between two of them
+                yield UserCall(lambda: None)
+
+        workers = driver.start_workers([calling(wait), pausing()], "downrange-billing")
+        await asyncio.sleep(0)
+        assert not workers.is_current
+        ended.set()
+        assert await workers.join(10)
+        assert await AioWorkers(driver, [], "none").join(0)
+        await driver.close()
+
+    asyncio.run(scene())
+    assert inside == [True]
+
+
+def test_tasks_that_do_not_end_are_cancelled() -> None:
+    async def scene() -> None:
+        driver = driver_here()
+        workers = driver.start_workers([calling(asyncio.Event().wait)], "downrange-billing")
+        assert not await workers.join(0.01)
+        assert workers._tasks[0].cancelled()
+        await driver.close()
+
+    asyncio.run(scene())
+
+
+def test_an_unexpected_error_of_a_task_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    async def scene() -> None:
+        driver = driver_here()
+        flows = [calling(raised(ValueError("bad"))), calling(raised(ClientClosed("the client")))]
+        assert await driver.start_workers(flows, "downrange-billing").join(10)
+        await driver.close()
+
+    asyncio.run(scene())
+    assert [record.getMessage() for record in caplog.records] == ["a worker ended"]
+
+
+def test_a_handler_that_is_cancelled_by_others_has_failed_and_its_worker_goes_on() -> None:
+    """Without a word, its message was never done, and the last worker was gone."""
+    outcomes: list[str] = []
+
+    async def cancelled() -> None:
+        task = asyncio.create_task(asyncio.sleep(10))
+        await asyncio.sleep(0)
+        task.cancel()
+        await task
+
+    def work() -> Flow[None]:
+        try:
+            yield UserCall(cancelled)
+        except RuntimeError as error:
+            outcomes.append(str(error))
+        yield UserCall(lambda: outcomes.append("next"))
+
+    async def scene() -> None:
+        driver = driver_here()
+        assert await driver.start_workers([work()], "downrange-billing").join(10)
+        await driver.close()
+
+    asyncio.run(scene())
+    assert outcomes == ["it was cancelled, but not by the consumer", "next"]

@@ -1,0 +1,115 @@
+"""How the progress of a group is saved."""
+
+from __future__ import annotations
+
+from downrange.client.flows.consuming.commits import BrokerCommits, LocalCommits, NoCommits
+from downrange.client.flows.effects import Gather, Wait
+from downrange.client.offset_stores import MemoryOffsets
+from downrange.errors import ConnectFailed, StoreError
+from downrange.model import QueueId, QueueOffset
+from downrange.wire.codes import RequestCode
+from tests.unit.client.flows.consuming.group_stage import A0, A1, GROUP, Stage
+from tests.unit.client.flows.consuming.test_delivery_window import window_at
+
+
+def test_only_positions_that_changed_are_committed() -> None:
+    stage = Stage()
+    commits = BrokerCommits(stage.servers.core, GROUP)
+    moved, same, dropped, lost = (window_at(3, queue=queue) for queue in (A0, A1, A1, A1))
+    same.committed = QueueOffset(3)
+    dropped.drop()
+    lost.is_lost = True
+    assert stage.run(commits.save([moved, same, dropped, lost], 103)) == []
+    assert stage.committed == {A0: 3}
+    assert moved.committed == 3
+    assert stage.run(commits.save([moved], 103)) == []
+    assert stage.asked(RequestCode.UPDATE_CONSUMER_OFFSET) == 1
+
+
+def test_a_commit_that_failed_is_returned_and_repeated() -> None:
+    stage = Stage()
+    commits = BrokerCommits(stage.servers.core, GROUP)
+    window = window_at(3)
+    code = RequestCode.UPDATE_CONSUMER_OFFSET
+    stage.servers.answer("a:1", code, ConnectFailed("a:1", "away"))
+    assert [error.brief for error in stage.run(commits.save([window], 103))] == ["away"]
+    assert window.committed is None
+    stage.open("a")
+    assert stage.run(commits.save([window], 103)) == []
+    assert stage.committed == {A0: 3}
+
+
+def test_one_commit_of_a_queue_at_a_time() -> None:
+    """Or a broker with several threads could take the later one first."""
+    stage = Stage()
+    commits = BrokerCommits(stage.servers.core, GROUP)
+    window = window_at(3)
+    first, second = commits.save([window], 103), commits.save([window], 103)
+    assert isinstance(next(first), Gather)
+    waiting = next(second)
+    assert isinstance(waiting, Wait)
+    window.next_offset = QueueOffset(8)
+    first.close()  # its caller gave up
+    assert waiting.signal.is_fired
+    assert isinstance(second.send(True), Gather)
+    assert window.saving is not None
+
+
+def test_a_commit_does_not_wait_for_ever_for_another_one() -> None:
+    stage = Stage()
+    commits = BrokerCommits(stage.servers.core, GROUP)
+    window = window_at(3)
+    stuck = commits.save([window], 103)
+    next(stuck)
+    assert stage.run(commits.save([window], 103)) == []
+    assert stage.now == 103
+
+
+class BrokenStore:
+    def load(self, group: str) -> dict[QueueId, int]:
+        return {}
+
+    def save(self, group: str, offsets: dict[QueueId, int]) -> None:
+        raise StoreError("the disk is full")
+
+
+def test_offsets_of_a_broadcast_are_in_its_store() -> None:
+    stage = Stage()
+    store = MemoryOffsets()
+    store.save(GROUP, {A1: 7})
+    commits = LocalCommits(store, GROUP)
+    stage.run(commits.load())
+    assert commits.offsets == {A1: 7}
+    window = window_at(3)
+    assert stage.run(commits.save([window], 103)) == []
+    assert stage.run(commits.save([window], 103)) == []
+    assert store.load(GROUP) == {A0: 3, A1: 7}
+    stage.run(commits.release())  # this store has no such method
+    assert not stage.servers.calls
+
+
+def test_a_store_that_fails_is_reported_and_asked_again() -> None:
+    stage = Stage()
+    commits = LocalCommits(BrokenStore(), GROUP)
+    window = window_at(3)
+    assert [str(error) for error in stage.run(commits.save([window], 103))] == ["the disk is full"]
+    assert window.committed is None
+
+
+def test_a_store_is_released() -> None:
+    released: list[str] = []
+
+    class Store(MemoryOffsets):
+        def release(self, group: str) -> None:
+            released.append(group)
+
+    Stage().run(LocalCommits(Store(), GROUP).release())
+    assert released == [GROUP]
+
+
+def test_without_a_store_nothing_is_saved() -> None:
+    stage = Stage()
+    window = window_at(3)
+    assert stage.run(NoCommits().save([window], 103)) == []
+    assert window.committed == 3
+    assert not stage.servers.calls

@@ -1,0 +1,166 @@
+"""The messages of a queue between pull and commit."""
+
+from __future__ import annotations
+
+import pytest
+
+from downrange.client.flows.consuming.delivery_window import Buffer, Delivery, DeliveryWindow
+from downrange.client.flows.consuming.pull import EVERYTHING, read_messages
+from downrange.model import QueueId, QueueOffset, ReceivedMessage
+from downrange.wire.properties import encode_properties
+from tests.unit.client.flows.consuming.group_stage import A0, R0, offsets
+from tests.unit.client.flows.fake_servers import FakeServers, record
+
+
+def window_at(
+    first: int = 0,
+    *,
+    buffer: Buffer | None = None,
+    queue: QueueId = A0,
+    namespace: str | None = None,
+) -> DeliveryWindow:
+    return DeliveryWindow(
+        queue, EVERYTHING, QueueOffset(first), buffer or Buffer(100, 1000), 50.0, namespace
+    )
+
+
+def messages_at(*numbers: int, body: bytes = b"x", properties: str = "") -> list[ReceivedMessage]:
+    data = b"".join(record("orders", n, body=body, properties=properties) for n in numbers)
+    return read_messages(FakeServers().core, data, "a")
+
+
+def filled(*numbers: int, buffer: Buffer | None = None) -> DeliveryWindow:
+    window = window_at(numbers[0], buffer=buffer)
+    window.add(messages_at(*numbers), QueueOffset(numbers[-1] + 1))
+    return window
+
+
+def taken(window: DeliveryWindow, count: int = 1, now: float = 51.0) -> Delivery:
+    delivery = window.take(count, now)
+    assert delivery is not None
+    return delivery
+
+
+def test_the_position_is_the_first_message_that_is_not_done() -> None:
+    window = filled(5, 6, 9)
+    assert window.position == 5
+    first, second, third = taken(window), taken(window), taken(window)
+    assert window.take(1, 52.0) is None
+    window.finish(second, 53.0)
+    window.finish(third, 53.0)
+    assert window.position == 5
+    assert window.span == 4
+    window.finish(first, 54.0)
+    assert window.position == 10
+    assert (window.count, window.bytes, window.span) == (0, 0, 0)
+    assert window.handled_at == 54.0
+
+
+def test_a_batch_has_no_more_than_it_may() -> None:
+    window = filled(1, 2, 3)
+    assert offsets(taken(window, 2).messages) == [1, 2]
+    assert offsets(taken(window, 2).messages) == [3]
+
+
+def test_a_postponed_message_is_handed_out_at_its_time_and_first() -> None:
+    window = filled(1, 2)
+    first = taken(window)
+    window.end(first, 52.0)
+    window.postpone(first.messages[0], 60.0)
+    assert not window.has_due(59.0)
+    second = taken(window, now=59.0)
+    assert offsets(second.messages) == [2]
+    assert window.take(1, 59.0) is None
+    assert window.has_due(60.0)
+    again = taken(window, now=60.0)
+    assert offsets(again.messages) == [1]
+    window.finish(again, 61.0)
+    assert window.position == 2
+
+
+def test_a_message_that_is_put_back_comes_before_all_others() -> None:
+    window = filled(1, 2, 3)
+    batch = taken(window, 2)
+    window.end(batch, 52.0)
+    window.put_back(batch.messages, 55.0)
+    assert window.not_before == 55.0
+    assert offsets(taken(window, 3).messages) == [1, 2, 3]
+
+
+def test_a_stopped_window_is_idle_when_its_last_handler_has_ended() -> None:
+    window = filled(1, 2)
+    first, second = taken(window), taken(window)
+    window.stop()
+    assert window.room.is_fired
+    window.finish(first, 52.0)
+    assert not window.idle.is_fired
+    window.finish(second, 52.0)
+    assert window.idle.is_fired
+    quiet = window_at()
+    quiet.stop()
+    assert quiet.idle.is_fired
+
+
+def test_results_for_a_dropped_window_do_not_count() -> None:
+    buffer = Buffer(100, 1000)
+    window = filled(1, 2, 3, buffer=buffer)
+    running = taken(window)
+    window.drop()
+    assert (buffer.count, buffer.bytes) == (0, 0)
+    window.postpone(running.messages[0], 60.0)
+    window.put_back(running.messages, 60.0)
+    window.finish(running, 52.0)
+    assert (buffer.count, buffer.bytes) == (0, 0)
+    assert not window.waiting
+    assert not window.postponed
+
+
+def test_a_retried_message_is_shown_with_its_own_topic() -> None:
+    window = window_at(queue=R0, namespace="prod")
+    properties = encode_properties({"RETRY_TOPIC": "prod%orders"})
+    window.add(messages_at(0, properties=properties), QueueOffset(1))
+    delivery = taken(window)
+    assert delivery.shown[0].topic == "orders"
+    assert window.running[0] is delivery
+    window.add(messages_at(1), QueueOffset(2))
+    assert taken(window).shown == window.running[1].messages  # it was sent to the retry topic
+
+
+def test_a_lock_that_is_confirmed_anew_lets_the_offset_be_committed_again() -> None:
+    window = window_at(5)
+    window.committed = QueueOffset(5)
+    assert window.is_sure  # it never had one
+    window.confirm_lock(90.0)
+    assert window.committed is None
+    window.committed = QueueOffset(5)
+    window.confirm_lock(99.0)
+    assert (window.committed, window.locked_until) == (5, 99.0)
+    window.locked_until = 0.0
+    assert not window.is_sure
+
+
+@pytest.mark.parametrize(
+    ("limits", "others", "own", "needed", "has_room"),
+    [
+        ((10, 1000), 0, 0, 0, True),
+        ((10, 1000), 10, 0, 0, False),  # all together
+        ((10, 5), 5, 0, 0, False),  # bytes of all together
+        ((10, 5), 4, 0, 0, True),
+        ((10, 10), 4, 0, 7, False),  # the last answer would not fit yet
+        ((10, 10), 3, 0, 7, True),
+        ((10, 1000), 1, 6, 0, False),  # its share of two windows
+        ((10, 1000), 1, 5, 0, True),
+        ((100, 10), 0, 6, 0, False),  # its share of the bytes
+        ((100, 1000), 0, 8, 0, False),  # `queue_messages`
+        ((1, 1), 0, 0, 7, True),  # an empty buffer takes any answer
+    ],
+)
+def test_room_in_the_buffer(
+    limits: tuple[int, int], others: int, own: int, needed: int, *, has_room: bool
+) -> None:
+    buffer = Buffer(*limits)
+    other, window = window_at(buffer=buffer), window_at(buffer=buffer)
+    other.add(messages_at(*range(others)), QueueOffset(others))
+    window.add(messages_at(*range(own)), QueueOffset(own))
+    window.needed = needed
+    assert buffer.has_room(window, 2, 8) is has_room

@@ -1,0 +1,39 @@
+from __future__ import annotations
+
+from downrange.client.flows.consuming.queue_locks import LOCK_TRUST
+from downrange.client.flows.consuming.running_state import running_state
+from downrange.model import QueueOffset
+from tests.unit.client.flows.consuming.test_pop_member import A0, World
+
+
+def test_the_state_of_a_member() -> None:
+    world = World().enter().fill(3)
+    world.take()
+    state = running_state(world.member)
+    queue = state.mq_table[A0]
+    assert (queue.cached_msg_count, queue.transaction_msg_count) == (3, 1)
+    assert (queue.cached_msg_min_offset, queue.cached_msg_max_offset) == (0, 2)
+    assert (queue.transaction_msg_min_offset, queue.transaction_msg_max_offset) == (0, 0)
+    assert (queue.commit_offset, queue.locked, queue.last_lock_timestamp) == (3, False, 0)
+    assert queue.last_pull_timestamp == world.servers.clock.wall_ms()
+    assert queue.last_consume_timestamp == 0
+    assert list(state.status_table) == ["orders"]
+    assert {body.topic for body in state.subscription_set} >= {"orders"}
+    assert state.user_consumer_info["mode"] == "pop"
+    assert state.encode()
+
+
+def test_times_are_times_of_the_day() -> None:
+    world = World().enter().fill(1)
+    world.push.finish(world.take())
+    window = world.window
+    window.committed = QueueOffset(1)
+    window.locked_until = world.now + LOCK_TRUST
+    wall_ms = world.servers.clock.wall_ms()
+    world.servers.clock.seconds += 2
+    queue = running_state(world.member).mq_table[A0]
+    now_ms = world.servers.clock.wall_ms()
+    assert queue.last_lock_timestamp == now_ms - 2000
+    assert queue.last_consume_timestamp == now_ms - 2000
+    assert wall_ms <= now_ms
+    assert (queue.locked, queue.commit_offset, queue.cached_msg_count) == (True, 1, 0)
