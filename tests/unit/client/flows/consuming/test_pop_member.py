@@ -9,10 +9,11 @@ from downrange.client.flows.consuming.pop_member import PopMember, UnderWay
 from downrange.client.flows.consuming.pull import by_tags
 from downrange.client.flows.consuming.push_core import PushCore
 from downrange.client.flows.consuming.subscriptions import filters_of
-from downrange.client.flows.effects import Wait
+from downrange.client.flows.effects import UserCall, Wait
 from downrange.client.flows.hooks import Hooks
 from downrange.client.flows.notices import (
     CommitFailed,
+    HandlerFailed,
     QueueFailed,
     QueueRecovered,
     UserCodeFailed,
@@ -39,7 +40,8 @@ if TYPE_CHECKING:
 
     from downrange.client.flows.consuming.delivery_window import Delivery, DeliveryWindow
     from downrange.client.flows.consuming.pop_sources import PopSource
-    from downrange.client.flows.effects import Flow
+    from downrange.client.flows.effects import Effect, Flow
+    from downrange.client.flows.hooks import HandleContext
     from downrange.client.flows.notices import Notice
     from downrange.wire.command import Command
 
@@ -617,3 +619,36 @@ def test_the_loops_of_a_member() -> None:
     assert set(World().member.loops()) == {
         *("sources", "watch", "acknowledgement", "receipt renewal"),
     }
+
+
+# ---- workers -----------------------------------------------------------------------------------
+
+
+def test_a_delivery_whose_worker_was_ended_has_failed() -> None:
+    world = World().enter().fill(1)
+    worker = world.push.work()
+    assert isinstance(next(worker), UserCall)
+    with pytest.raises(KeyboardInterrupt):
+        worker.throw(KeyboardInterrupt())
+    world.work()
+    assert (world.member.counts.failed, world.asked(CHANGE)) == (1, 1)
+    (failed,) = world.published(HandlerFailed)
+    assert isinstance(failed.error, KeyboardInterrupt)
+
+
+@pytest.mark.parametrize("is_watched", [True, False])
+def test_a_handler_that_exits_has_failed(is_watched: bool) -> None:
+    ended: list[HandleContext] = []
+    hooks = Hooks(after_handle=(ended.append,)) if is_watched else Hooks()
+    world = World(hooks=hooks).enter().fill(1)
+    worker = world.push.work()
+    assert isinstance(next(worker), UserCall)
+    effect: Effect | None = worker.throw(SystemExit(1))
+    world.push.end_workers()
+    while effect is not None:
+        try:
+            effect = worker.send(world.servers.perform(effect))
+        except StopIteration:
+            effect = None
+    assert (world.member.counts.failed, world.asked(CHANGE)) == (1, 1)
+    assert [type(context.error) for context in ended] == [SystemExit] * is_watched
