@@ -535,7 +535,8 @@ def test_receipts_are_renewed_while_handlers_run() -> None:
 
 def test_a_renewal_that_fails_is_published() -> None:
     world = World().enter().fill(2)
-    world.take(), world.take()
+    world.take()
+    world.take()
     world.cut(CHANGE)
 
     def late() -> None:
