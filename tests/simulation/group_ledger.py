@@ -134,7 +134,9 @@ class GroupLedger:
     def duplicates(self) -> int:
         """Calls beyond those that the plans ask for."""
         return sum(
-            max(0, handling.started - handling.expected) for handling in self.handlings.values()
+            handling.started - handling.expected
+            for handling in self.handlings.values()
+            if not self._is_asked_for(handling)
         )
 
     # ---- orderly ----
