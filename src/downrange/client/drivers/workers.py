@@ -92,8 +92,8 @@ class AioWorkers:
                 return await self._driver.run_here(self._make())
             except ClientStateError:
                 return None  # the client was closed before its consumer
-            except (KeyboardInterrupt, SystemExit):
-                raise  # ends the event loop
+            except (GeneratorExit, KeyboardInterrupt, SystemExit):
+                raise  # ends the event loop, or comes after its end
             except BaseException:
                 task = asyncio.current_task()
                 if task is not None and task.cancelling():

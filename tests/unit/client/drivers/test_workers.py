@@ -150,6 +150,19 @@ def test_tasks_that_do_not_end_are_cancelled() -> None:
     asyncio.run(scene())
 
 
+def test_a_task_that_its_loop_left_behind_ends_quietly(caplog: pytest.LogCaptureFixture) -> None:
+    async def scene() -> None:
+        driver = driver_here()
+        make = one_each(calling(asyncio.Event().wait))
+        task = AioWorkers(driver, make, 0, "none")._run("downrange-billing-1")
+        task.send(None)
+        task.close()
+        await driver.close()
+
+    asyncio.run(scene())
+    assert not caplog.records
+
+
 def test_an_unexpected_error_of_a_task_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     async def scene() -> None:
         driver = driver_here()
