@@ -79,7 +79,8 @@ class ConsumerOptions:
         pull_batch: Messages per request (pullBatchSize); less if a queue's share of the buffer is
             less. Apache's brokers return at most 32 unless they are configured otherwise.
         suspend: Seconds that a broker holds a request while there is no message.
-        buffer_messages: Messages that are fetched and not handled, in all queues together.
+        buffer_messages: Messages that are fetched and not handled, in all queues together. In the
+            mode "pop" at most 96, or three for each call of the handler and message of its batch.
         buffer_bytes: The bytes of their bodies. A further answer is dropped, and fetched again.
         queue_messages: The same as `buffer_messages`, for each queue (pullThresholdForQueue).
         span: Most offsets between the first message of a queue that is not handled and the last one

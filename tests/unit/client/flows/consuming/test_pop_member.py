@@ -9,10 +9,11 @@ from downrange.client.flows.consuming.pop_member import PopMember, UnderWay
 from downrange.client.flows.consuming.pull import by_tags
 from downrange.client.flows.consuming.push_core import PushCore
 from downrange.client.flows.consuming.subscriptions import filters_of
-from downrange.client.flows.effects import Wait
+from downrange.client.flows.effects import UserCall, Wait
 from downrange.client.flows.hooks import Hooks
 from downrange.client.flows.notices import (
     CommitFailed,
+    HandlerFailed,
     QueueFailed,
     QueueRecovered,
     UserCodeFailed,
@@ -39,7 +40,8 @@ if TYPE_CHECKING:
 
     from downrange.client.flows.consuming.delivery_window import Delivery, DeliveryWindow
     from downrange.client.flows.consuming.pop_sources import PopSource
-    from downrange.client.flows.effects import Flow
+    from downrange.client.flows.effects import Effect, Flow
+    from downrange.client.flows.hooks import HandleContext
     from downrange.client.flows.notices import Notice
     from downrange.wire.command import Command
 
@@ -189,14 +191,18 @@ def test_each_broker_of_each_topic_is_popped() -> None:
 
 
 def test_a_broker_without_pops_is_an_error_and_the_others_are_popped() -> None:
+    refused = refusal(ResponseCode.REQUEST_CODE_NOT_SUPPORTED)
     world = World("ab")
-    world.servers.answer("a:1", NOTIFICATION, refusal(ResponseCode.REQUEST_CODE_NOT_SUPPORTED))
+    world.servers.answer("a:1", NOTIFICATION, refused)
     with pytest.raises(PopNotSupported):
         world.enter()
-    assert list(world.member.sources) == [("orders", "b")]
+    world = World("ab").enter()
+    world.member.sources.clear()
+    world.servers.answer("a:1", NOTIFICATION, refused)
     world.on_wait[:] = [lambda: None, lambda: None, world.close]
     world.run(world.member._source_loop())
-    assert len(world.published(UserCodeFailed)) + len(world.published(WorkFailed)) == 1
+    assert list(world.member.sources) == [("orders", "b")]
+    assert len(world.published(UserCodeFailed)) == 1
     assert "RocketMQ 5" in world.member.problems()[0]
 
 
@@ -410,7 +416,7 @@ def test_a_batch_keeps_its_place_when_its_first_message_is_over() -> None:
     world.run(world.member._pop_once(world.source))
     world.servers.clock.seconds += 2
     delivery = world.take()
-    assert world.window.running == {9: delivery}
+    assert list(world.window.running.values()) == [delivery]
     world.push.finish(delivery)
     assert world.window.running == {}
 
@@ -533,7 +539,8 @@ def test_receipts_are_renewed_while_handlers_run() -> None:
 
 def test_a_renewal_that_fails_is_published() -> None:
     world = World().enter().fill(2)
-    world.take(), world.take()
+    world.take()
+    world.take()
     world.cut(CHANGE)
 
     def late() -> None:
@@ -617,3 +624,36 @@ def test_the_loops_of_a_member() -> None:
     assert set(World().member.loops()) == {
         *("sources", "watch", "acknowledgement", "receipt renewal"),
     }
+
+
+# ---- workers -----------------------------------------------------------------------------------
+
+
+def test_a_delivery_whose_worker_was_ended_has_failed() -> None:
+    world = World().enter().fill(1)
+    worker = world.push.work()
+    assert isinstance(next(worker), UserCall)
+    with pytest.raises(KeyboardInterrupt):
+        worker.throw(KeyboardInterrupt())
+    world.work()
+    assert (world.member.counts.failed, world.asked(CHANGE)) == (1, 1)
+    (failed,) = world.published(HandlerFailed)
+    assert isinstance(failed.error, KeyboardInterrupt)
+
+
+@pytest.mark.parametrize("is_watched", [True, False])
+def test_a_handler_that_exits_has_failed(is_watched: bool) -> None:
+    ended: list[HandleContext] = []
+    hooks = Hooks(after_handle=(ended.append,)) if is_watched else Hooks()
+    world = World(hooks=hooks).enter().fill(1)
+    worker = world.push.work()
+    assert isinstance(next(worker), UserCall)
+    effect: Effect | None = worker.throw(SystemExit(1))
+    world.push.end_workers()
+    while effect is not None:
+        try:
+            effect = worker.send(world.servers.perform(effect))
+        except StopIteration:
+            effect = None
+    assert (world.member.counts.failed, world.asked(CHANGE)) == (1, 1)
+    assert [type(context.error) for context in ended] == [SystemExit] * is_watched
