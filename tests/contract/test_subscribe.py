@@ -53,6 +53,17 @@ def read(consumer: PullConsumer, count: int, into: list[str] | None = None) -> l
     return found
 
 
+def read_both(one: PullConsumer, two: PullConsumer, count: int, found: list[str]) -> None:
+    """Poll two members until there are so many messages."""
+
+    def is_complete() -> bool:
+        for each in (one, two):
+            found.extend(message.body.decode() for message in each.poll(0.1))
+        return len(found) >= count
+
+    wait_until(is_complete, TIMEOUT)
+
+
 def test_members_share_queues_and_commit_by_hand(
     server: Server, producer: MakeProducer, pulling: Callable[..., PullConsumer]
 ) -> None:

@@ -211,12 +211,13 @@ def test_handlers_that_do_not_end_are_reported_by_the_exit_code(
 @pytest.mark.parametrize("handler", ["handlers:stuck", "handlers:stuck_async"])
 def test_second_signal_ends_the_worker_at_once(shop: Workshop, handler: str) -> None:
     shop.send("a")
-    with shop.worker(handler) as worker:
+    with shop.worker(handler, "--drain-timeout", "600") as worker:
         wait_until(shop.handled)
         worker.process.terminate()
         wait_until(lambda: worker.has("draining"))
         worker.process.terminate()
-        assert worker.end()[0] == 143
+        code, errors = worker.end()
+    assert code == 143, errors
 
 
 def test_failed_messages_come_again_and_dead_letters_do_not(shop: Workshop) -> None:
@@ -311,7 +312,7 @@ def test_no_program_begins_after_all_were_killed() -> None:
 def test_second_signal_kills_programs(shop: Workshop) -> None:
     shop.send("a")
     program = "sh -c 'echo $$ >> \"$HANDLED\"; sleep 600'"
-    with shop.worker("--exec", program) as worker:
+    with shop.worker("--exec", program, "--drain-timeout", "600") as worker:
         [process] = wait_until(shop.handled)
         worker.process.send_signal(signal.SIGINT)
         wait_until(lambda: worker.has("draining"))

@@ -6,7 +6,6 @@ import itertools
 import os
 import signal
 from collections import Counter
-from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, NamedTuple
 
 import pytest
@@ -21,6 +20,7 @@ from tests.support.waiting import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from concurrent.futures import ThreadPoolExecutor
     from pathlib import Path
 
     from downrange.embedded import Cluster
@@ -229,7 +229,13 @@ def test_a_java_member_takes_over_from_a_python_member_that_dies(mixed: MixedGro
         java = mixed.add_java()
         wait_until(lambda: mixed.send(1) and mixed.scene.java.received(java, 0))
         record = Record()
-        wait_until(lambda: mixed.send(1) and (record.read([file]) or record.count))
+
+        def has_handled() -> bool:
+            mixed.send(1)
+            record.read([file])
+            return record.count > 0
+
+        wait_until(has_handled)
     finally:
         worker.kill()
     sent = mixed.send(2)

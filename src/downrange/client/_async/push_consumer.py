@@ -413,7 +413,7 @@ class AsyncPushConsumer(AsyncClientUser):
 
         It is done when the block ends, and delivered again if the block raises: `Retry` and
         `DeadLetter` end here, any other exception goes on to the caller. The block may be entered
-        later and elsewhere, such as in a task.
+        later and elsewhere.
 
         Args:
             message: A message of the iteration that is not done.

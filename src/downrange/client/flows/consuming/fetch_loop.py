@@ -18,7 +18,7 @@ from downrange.wire.system_names import RETRY_PREFIX
 
 if TYPE_CHECKING:
     from downrange.client.flows.consuming.delivery_window import DeliveryWindow
-    from downrange.client.flows.consuming.group_member import GroupMember
+    from downrange.client.flows.consuming.group_state import GroupState
     from downrange.model import QueueOffset, ReceivedMessage
 
 #: Seconds that the reply to a held pull may take in addition.
@@ -41,7 +41,7 @@ _NOT_REGISTERED: Final = frozenset(
 _REGISTER_GRACE: Final = 10.0
 
 
-def fetch(member: GroupMember, window: DeliveryWindow) -> Flow[None]:
+def fetch(member: GroupState, window: DeliveryWindow) -> Flow[None]:
     """Fill a window until it is stopped; go on after errors."""
     options = member.options
     pause = options.retry_backoff
@@ -58,7 +58,7 @@ def fetch(member: GroupMember, window: DeliveryWindow) -> Flow[None]:
             yield from _repair(member, window, error)
 
 
-def _fetch_once(member: GroupMember, window: DeliveryWindow) -> Flow[None]:
+def _fetch_once(member: GroupState, window: DeliveryWindow) -> Flow[None]:
     core, options = member.core, member.options
     now = core.clock.now()
     entry = member.subscriptions.get(window.queue.topic)
@@ -104,7 +104,7 @@ def _fetch_once(member: GroupMember, window: DeliveryWindow) -> Flow[None]:
 
 
 def passed_by_hooks(
-    member: GroupMember, messages: list[ReceivedMessage]
+    member: GroupState, messages: list[ReceivedMessage]
 ) -> Flow[list[ReceivedMessage]]:
     """Return the messages that the user's hooks let pass; one whose hook fails passes, too."""
     for hook in member.hooks.filter_message:
@@ -122,7 +122,7 @@ def passed_by_hooks(
 
 
 def _take_in(
-    member: GroupMember,
+    member: GroupState,
     window: DeliveryWindow,
     messages: list[ReceivedMessage],
     next_offset: QueueOffset,
@@ -148,7 +148,7 @@ def _take_in(
     member.arrived(window)
 
 
-def _note_failure(member: GroupMember, window: DeliveryWindow, error: RocketMQError) -> Flow[None]:
+def _note_failure(member: GroupState, window: DeliveryWindow, error: RocketMQError) -> Flow[None]:
     """Publish a failure when it begins; one that is normal after a start only when it stays."""
     now = member.core.clock.now()
     if window.failing_since is None:
@@ -163,7 +163,7 @@ def _note_failure(member: GroupMember, window: DeliveryWindow, error: RocketMQEr
         yield from member.note_failure(window, error)
 
 
-def _repair(member: GroupMember, window: DeliveryWindow, error: RocketMQError) -> Flow[None]:
+def _repair(member: GroupState, window: DeliveryWindow, error: RocketMQError) -> Flow[None]:
     """Do what may help: register again, or look the broker up again."""
     core = member.core
     try:

@@ -21,7 +21,7 @@ from downrange.client.flows.consuming.offsets import (
 )
 from downrange.client.flows.names import named_queue, with_namespace
 from downrange.client.flows.routing.lookup import find_master
-from downrange.errors import ServerError
+from downrange.errors import NoPermission, ServerError
 from downrange.model import QueueOffset
 from downrange.wire.bodies import GroupOffsetsBody, decode_body
 from downrange.wire.codes import RequestCode
@@ -84,7 +84,10 @@ def start_offset(
         return FirstOffset((yield from max_offset(core, queue, deadline=deadline)), "latest")
     if isinstance(start, datetime):
         return FirstOffset((yield from max_offset(core, queue, deadline=deadline)), "retry topic")
-    offset = yield from min_offset(core, queue, deadline=deadline)
+    try:
+        offset = yield from min_offset(core, queue, deadline=deadline)
+    except NoPermission:  # 5.x: an account may subscribe, but not ask; the first pull finds it
+        offset = QueueOffset(0)
     return FirstOffset(offset, "retry topic" if is_retry else "earliest")
 
 

@@ -14,220 +14,48 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-import msgspec
-
-from downrange.allocation import strategy_of
-from downrange.client.flows.consuming.commits import BrokerCommits, LocalCommits, NoCommits
-from downrange.client.flows.consuming.consume_rates import TopicRates
-from downrange.client.flows.consuming.delivery_window import Buffer, DeliveryWindow
+from downrange.client.flows.consuming.commits import LocalCommits
+from downrange.client.flows.consuming.delivery_window import DeliveryWindow
 from downrange.client.flows.consuming.fetch_loop import fetch
+from downrange.client.flows.consuming.group_state import RESTART, GroupState
 from downrange.client.flows.consuming.member_requests import serve_member
 from downrange.client.flows.consuming.pull import EVERYTHING, check_filter
 from downrange.client.flows.consuming.queue_locks import lock, unlock
 from downrange.client.flows.consuming.rebalance import rebalance, rebalance_loop
 from downrange.client.flows.consuming.running_state import running_state
 from downrange.client.flows.consuming.send_back import send_back
-from downrange.client.flows.consuming.subscriptions import Subscriptions, member_entry
 from downrange.client.flows.consuming.timed_retry import send_timed_retry
-from downrange.client.flows.effects import Flow, Pause, Signal, UserCall, Wait
-from downrange.client.flows.names import with_namespace
+from downrange.client.flows.effects import Flow, Signal, UserCall, Wait
 from downrange.client.flows.notices import (
-    CommitFailed,
     HandlerStuck,
     LockLost,
     QueueFailed,
-    QueueRecovered,
-    SubscriptionsDiffer,
 )
 from downrange.client.flows.routing.lookup import refresh_all
 from downrange.client.flows.routing.membership import send_heartbeats, unregister
-from downrange.client.flows.validation import check_group
-from downrange.errors import ClientClosed, RocketMQError, SendFailed
+from downrange.errors import ClientClosed, SendFailed
 from downrange.model import QueueOffset, ReceivedMessage
 from downrange.options.consumers import LOCK_TRUST
 from downrange.wire.bodies import ConsumeDirectlyBody
 from downrange.wire.consumer_bodies import ConsumeResult
-from downrange.wire.system_names import HANDOVER_SUFFIX
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from downrange.client.flows.client_core import ClientCore
-    from downrange.client.flows.consuming.commits import Commits
     from downrange.client.flows.consuming.delivery_window import Delivery
     from downrange.client.flows.consuming.pull import Filter
     from downrange.client.flows.consuming.verdicts import Verdict
-    from downrange.client.flows.hooks import Hooks
-    from downrange.client.flows.producing.producer_state import ProducerState
     from downrange.client.flows.routing.routes import Route
     from downrange.model import QueueId
-    from downrange.options.consumers import ConsumerOptions
-    from downrange.wire.bodies import ConsumerMember
     from downrange.wire.consumer_bodies import RunningStateBody
 
 #: How often a tenth of `handle_timeout` is looked at, at least and at most, in seconds.
 _WATCH_MIN: Final = 0.5
 _WATCH_MAX: Final = 30.0
-#: Retries of a group whose option gives no number: Java's limit, and none with "orderly".
-_RETRIES: Final = 16
-#: Seconds until a flow that ended by an unexpected error is started again.
-_RESTART: Final = 1.0
-_FROM_WHERE: Final = {
-    "latest": "CONSUME_FROM_LAST_OFFSET",
-    "earliest": "CONSUME_FROM_FIRST_OFFSET",
-}
 
 
-class ConsumerCounts(msgspec.Struct):
-    """What a consumer has done so far, in messages unless stated otherwise.
-
-    Attributes:
-        fetched: Pulled, after the comparison of tags.
-        handled: Handled without an error.
-        failed: Handled with an error.
-        sent_back: Given to the broker for another delivery.
-        dead: Given to the broker as dead letters.
-        given_up: Dropped after the last attempt, in the model "broadcast".
-        dropped_answers: Answers that did not fit into the buffer, and were pulled again.
-        commits_failed: Commits that failed; each is repeated.
-        rebalances: How often the queues were divided anew.
-        renewed: Receipts that were renewed while handlers ran, in the mode "pop".
-    """
-
-    fetched: int = 0
-    handled: int = 0
-    failed: int = 0
-    sent_back: int = 0
-    dead: int = 0
-    given_up: int = 0
-    dropped_answers: int = 0
-    commits_failed: int = 0
-    rebalances: int = 0
-    renewed: int = 0
-
-
-class GroupMember:
-    """One member of a consumer group.
-
-    Args:
-        core: The client.
-        group: The group, without the namespace.
-        options: How it consumes.
-        hooks: Functions of the user.
-        spawn: Starts a flow in the background; may be called from any thread.
-        arrived: Called when a window has new messages to hand out, as a part of a step.
-        is_polled: Whether the program asks for messages: then there are no retries by the broker.
-
-    Raises:
-        OptionError: The name of the group is not allowed.
-
-    Attributes:
-        lock_group: The name under which it takes the locks of queues.
-        windows: Queue -> its window; also those that are being released.
-        changed: Fires when the queues may have to be divided anew.
-        closing: Fires when the member leaves.
-        rebalancing: Fires when the running rebalance has ended.
-        on_assigned: Called with new queues, before their first message.
-        on_revoked: Called with queues that go, after their handlers have ended, before the commit.
-        inner: Sends messages to the retry topic; None leaves that to the broker.
-        retries_max: How often a message is delivered again; None for no limit.
-        message_class: The class of the messages that are handed out.
-        link: Called with each message that was fetched, before a handler sees it.
-        is_auto_commit: Whether offsets are committed without a call of the program.
-        handle_now: Handles a message out of turn, for tools; None without a handler.
-        rates: Topic -> what was done in the last minute.
-    """
-
-    def __init__(
-        self,
-        core: ClientCore,
-        group: str,
-        options: ConsumerOptions,
-        hooks: Hooks,
-        spawn: Callable[[Flow[None]], object],
-        arrived: Callable[[DeliveryWindow], None],
-        *,
-        is_polled: bool = False,
-    ) -> None:
-        check_group(group)
-        namespace = core.options.namespace
-        self.core = core
-        self.group = group
-        self.named_group = with_namespace(group, namespace)
-        self.lock_group = self.named_group
-        if options.mode != "orderly":
-            self.lock_group += HANDOVER_SUFFIX
-        self.options = options
-        self.hooks = hooks
-        self.strategy = strategy_of(options.strategy)
-        self.arrived = arrived
-        self.is_shared = options.model == "clustering"
-        self.is_polled = is_polled
-        has_retries = self.is_shared and not is_polled
-        self.subscriptions = Subscriptions(group, namespace, retry_topic=has_retries)
-        self.windows: dict[QueueId, DeliveryWindow] = {}
-        self.buffer = Buffer(options.buffer_messages, options.buffer_bytes)
-        self.counts = ConsumerCounts()
-        self.changed = Signal()
-        self.closing = Signal()
-        self.rebalancing = Signal()
-        self.rebalancing.fire()
-        self.on_assigned: Callable[[list[QueueId]], object] | None = None
-        self.on_revoked: Callable[[list[QueueId]], object] | None = None
-        self.is_auto_commit = True
-        self.retries_max = options.retries
-        if options.retries is None and options.mode != "orderly":
-            self.retries_max = _RETRIES
-        self.inner: ProducerState | None = None
-        self.message_class: type[ReceivedMessage] = ReceivedMessage
-        self.link: Callable[[ReceivedMessage], None] | None = None
-        self.handle_now: Callable[[ReceivedMessage], Flow[ConsumeDirectlyBody]] | None = None
-        self.rates: dict[str, TopicRates] = {}
-        self.last_commit_error: RocketMQError | None = None
-        #: Queue -> since when another member holds its lock.
-        self.refused_since: dict[QueueId, float] = {}
-        #: Queue -> why this member, although it has the lock, cannot begin to read it.
-        self.untaken: dict[QueueId, RocketMQError] = {}
-        self.started_ms = 0
-        self._spawn = spawn
-        #: Windows without room, in the order in which they began to wait.
-        self._starved: dict[DeliveryWindow, None] = {}
-        self._is_mismatch_told = False
-        #: Fires when locks are in doubt, and are to be renewed now.
-        self._doubt = Signal()
-        #: Fires when the running renewal of locks has ended.
-        self._renewal = Signal()
-        self._renewal.fire()
-        self._commits = self._make_commits()
-
-    def _make_commits(self) -> Commits:
-        store = self.options.offset_store
-        if self.is_shared:
-            return BrokerCommits(self.core, self.group)
-        return NoCommits() if store is None else LocalCommits(store, self.named_group)
-
-    @property
-    def is_closing(self) -> bool:
-        """Whether the member leaves, or has left."""
-        return self.closing.is_fired
-
-    @property
-    def local_offsets(self) -> Mapping[QueueId, QueueOffset] | None:
-        """The offsets of the user's store; None where the brokers keep them."""
-        commits = self._commits
-        return commits.offsets if isinstance(commits, LocalCommits) else None
-
-    def membership(self) -> ConsumerMember:
-        """Return its entry in the heartbeat."""
-        start = self.options.start
-        return member_entry(
-            self.named_group,
-            self.subscriptions,
-            model=self.options.model,
-            start=_FROM_WHERE[start] if isinstance(start, str) else "CONSUME_FROM_TIMESTAMP",
-            unit_mode=self.core.options.is_unit_mode,
-            is_polled=self.is_polled,
-        )
+class GroupMember(GroupState):
+    """One member of a consumer group; arguments, attributes and errors: `GroupState`."""
 
     # ---- life --------------------------------------------------------------------------------
 
@@ -294,17 +122,6 @@ class GroupMember:
             loops["lock renewal"] = self._lock_loop
         return loops
 
-    def keep_running(self, what: str, make: Callable[[], Flow[None]]) -> Flow[None]:
-        """Run a flow until it ends; after an error that nobody expected, report it, start again."""
-        while True:
-            try:
-                yield from make()
-            except Exception as error:
-                yield from self.core.report(f"{what} of group {self.group}", error)
-                yield Pause(_RESTART)
-            else:
-                return
-
     def exit(self, deadline: float) -> Flow[list[DeliveryWindow]]:
         """Leave the group: nothing that was begun is delivered again, unless time runs out.
 
@@ -361,10 +178,6 @@ class GroupMember:
             if window is not None:
                 yield from self.move(window, QueueOffset(offset), "the group was reset")
 
-    def positions(self) -> dict[QueueId, int]:
-        """Return the first offset of each queue that is not handled."""
-        return {queue: window.position for queue, window in self.windows.items()}
-
     def running_state(self) -> RunningStateBody:
         """Return its state, for tools."""
         return running_state(self)
@@ -377,19 +190,7 @@ class GroupMember:
             )
         return (yield from self.handle_now(message))
 
-    def rates_of(self, topic: str) -> TopicRates:
-        """Return the counts of a topic."""
-        rates = self.rates.get(topic)
-        if rates is None:
-            rates = self.rates[topic] = TopicRates(self.core.clock)
-        return rates
-
     # ---- subscriptions -----------------------------------------------------------------------
-
-    def named_topics(self) -> list[str]:
-        """Return all topics with the namespace."""
-        namespace = self.core.options.namespace
-        return [with_namespace(topic, namespace) for topic in self.subscriptions.topics]
 
     def resubscribe(self, filters: Mapping[str, Filter], deadline: float) -> Flow[None]:
         """Read these topics from now on, and no others.
@@ -417,24 +218,6 @@ class GroupMember:
             self.changed.fire()
 
     # ---- windows -----------------------------------------------------------------------------
-
-    def may_fetch(self, window: DeliveryWindow) -> bool:
-        """Return whether a window has room; if not, `settled` fires its signal later."""
-        is_free = not window.is_paused and self.buffer.has_room(
-            window, len(self.windows), self.options.queue_messages
-        )
-        if is_free:
-            self._starved.pop(window, None)
-        else:
-            self._starved[window] = None
-        return is_free
-
-    def settled(self) -> None:
-        """Let windows that waited for room look again; call it when messages are done."""
-        if self._starved:
-            starved, self._starved = self._starved, {}
-            for window in starved:
-                window.room.fire()
 
     def open_window(
         self,
@@ -524,15 +307,6 @@ class GroupMember:
         if self.on_revoked is not None and queues:
             yield from self.call_user("on_revoked", self.on_revoked, queues)
 
-    def call_user(
-        self, where: str, function: Callable[[list[QueueId]], object], queues: list[QueueId]
-    ) -> Flow[None]:
-        """Call a function of the user; report its error."""
-        try:
-            yield UserCall(function, (queues,), may_block=True)
-        except Exception as error:
-            yield from self.core.report(where, error)
-
     # ---- what becomes of messages --------------------------------------------------------------
 
     def begin(self, delivery: Delivery, now: float) -> bool:
@@ -584,34 +358,7 @@ class GroupMember:
             return False  # its timer is switched off, or the time is too long for it
         return True
 
-    def assigned(self) -> list[QueueId]:
-        """Return the queues that it has now, in order."""
-        return sorted(queue for queue, each in self.windows.items() if not each.is_stopped)
-
-    def problems(self) -> list[str]:
-        """Return what is wrong besides the state of single queues."""
-        now = self.core.clock.now()
-        refused = [
-            f"{queue}: another member holds its lock for {now - since:.1f} s"
-            for queue, since in self.refused_since.items()
-        ]
-        return refused + [f"{queue} cannot be taken: {why}" for queue, why in self.untaken.items()]
-
     # ---- timers ------------------------------------------------------------------------------
-
-    def commit(self, windows: Iterable[DeliveryWindow], deadline: float) -> Flow[bool]:
-        """Save positions that have changed; return whether all were saved."""
-        failures = yield from self._commits.save(list(windows), deadline)
-        if not failures:
-            self.last_commit_error = None
-            return True
-        self.counts.commits_failed += len(failures)
-        is_new = self.last_commit_error is None
-        self.last_commit_error = failures[0]
-        if is_new:
-            self.core.notices.append(CommitFailed(self.group, failures[0]))
-            yield from self.core.publish()
-        return False
 
     def _commit_loop(self) -> Flow[None]:
         core, options = self.core, self.options
@@ -624,7 +371,7 @@ class GroupMember:
         clock, interval = self.core.clock, self.options.lock_interval
         while True:
             is_sure = all(window.is_sure for window in self.windows.values())
-            yield Wait(self._doubt, clock.now() + (interval if is_sure else _RESTART))
+            yield Wait(self._doubt, clock.now() + (interval if is_sure else RESTART))
             if self.is_closing:
                 return
             if self._doubt.is_fired:
@@ -655,17 +402,6 @@ class GroupMember:
         """Doubt what a broker whose connection ended has: it may have begun anew."""
         self.doubt_locks(lambda broker: self.core.routes.master_of(broker) == address)
 
-    def doubt_locks(self, is_doubted: Callable[[str], bool]) -> None:
-        """Doubt what brokers have: they may have lost commits, and given locks to others.
-
-        Their locks are not trusted until they are confirmed, which is tried at once.
-        """
-        for window in self.windows.values():
-            if self.is_shared and is_doubted(window.queue.broker):
-                window.committed = None
-                window.locked_until = 0.0
-                self._doubt.fire()
-
     def _watch_loop(self) -> Flow[None]:
         """Report handlers that take too long."""
         core, limit = self.core, self.options.handle_timeout
@@ -680,38 +416,4 @@ class GroupMember:
                         core.notices.append(HandlerStuck(self.group, message, age))
             yield from core.publish()
 
-    def _sleep(self, seconds: float) -> Flow[bool]:
-        """Wait; return whether the member leaves."""
-        is_closing: bool = yield Wait(self.closing, self.core.clock.now() + seconds)
-        return is_closing
-
     # ---- notices -----------------------------------------------------------------------------
-
-    def note_failure(self, window: DeliveryWindow, error: RocketMQError) -> Flow[None]:
-        """Publish that a queue cannot be read."""
-        self.core.notices.append(QueueFailed(self.group, window.queue, error, "cannot be read"))
-        yield from self.core.publish()
-
-    def note_untaken(self, queue: QueueId, error: RocketMQError) -> None:
-        """Note that a queue cannot be taken; it is published when that begins."""
-        if queue not in self.untaken:
-            self.core.notices.append(QueueFailed(self.group, queue, error, "cannot be taken"))
-        self.untaken[queue] = error
-
-    def note_recovery(self, window: DeliveryWindow) -> Flow[None]:
-        """Publish that a queue can be read again, if it was published that it cannot."""
-        was_told, window.failure = window.failure is not None, None
-        window.failing_since = None
-        if was_told:
-            self.core.notices.append(QueueRecovered(self.group, window.queue))
-            yield from self.core.publish()
-
-    def note_mismatch(self, theirs: Mapping[str, str]) -> Flow[None]:
-        """Publish, once, that the brokers have other subscriptions for the group than ours."""
-        ours = {body.topic: body.sub_string for body in self.subscriptions.bodies()}
-        if theirs == ours:
-            self._is_mismatch_told = False
-        elif not self._is_mismatch_told:
-            self._is_mismatch_told = True
-            self.core.notices.append(SubscriptionsDiffer(self.group, ours, dict(theirs)))
-            yield from self.core.publish()

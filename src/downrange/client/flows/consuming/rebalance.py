@@ -24,7 +24,7 @@ from downrange.wire.fields import request_command
 from downrange.wire.headers import ConsumerConnectionsRequest, GroupMembersRequest
 
 if TYPE_CHECKING:
-    from downrange.client.flows.consuming.group_member import GroupMember
+    from downrange.client.flows.consuming.group_state import GroupState
     from downrange.client.flows.routing.routes import Route
     from downrange.model import QueueId
 
@@ -35,7 +35,7 @@ _UNBALANCED: Final = 1.0
 SAVED: Final = "saved"
 
 
-def rebalance_loop(member: GroupMember) -> Flow[None]:
+def rebalance_loop(member: GroupState) -> Flow[None]:
     """Divide the queues again and again, until the member leaves."""
     clock = member.core.clock
     wait = _SOON
@@ -57,7 +57,7 @@ def rebalance_loop(member: GroupMember) -> Flow[None]:
             wait = min(wait, _UNBALANCED)
 
 
-def rebalance(member: GroupMember) -> Flow[bool]:
+def rebalance(member: GroupState) -> Flow[bool]:
     """Take and release queues until the member has its share of every topic.
 
     Returns:
@@ -90,7 +90,7 @@ def rebalance(member: GroupMember) -> Flow[bool]:
 # ---- which queues --------------------------------------------------------------------------------
 
 
-def _share_of(member: GroupMember, topic: str) -> Flow[list[QueueId] | None]:
+def _share_of(member: GroupState, topic: str) -> Flow[list[QueueId] | None]:
     """Return the queues of this member; None when the members or the route are not known."""
     core = member.core
     namespace = core.options.namespace
@@ -117,7 +117,7 @@ def _share_of(member: GroupMember, topic: str) -> Flow[list[QueueId] | None]:
     return [shown_queue(queue, namespace) for queue in queues]
 
 
-def _find_members(member: GroupMember, route: Route) -> Flow[list[str] | None]:
+def _find_members(member: GroupState, route: Route) -> Flow[list[str] | None]:
     """Ask a broker of the topic for the members; None when none knows that we are one.
 
     Right after a start a broker may not have the heartbeat yet, so it is sent again.
@@ -145,7 +145,7 @@ def _find_members(member: GroupMember, route: Route) -> Flow[list[str] | None]:
 # ---- taking and releasing ------------------------------------------------------------------------
 
 
-def _apply(member: GroupMember, topic: str, share: list[QueueId]) -> Flow[bool]:
+def _apply(member: GroupState, topic: str, share: list[QueueId]) -> Flow[bool]:
     """Release what is not in the share, take what is new; return whether all of it was taken."""
     wanted = set(share)
     lost = [
@@ -178,7 +178,7 @@ def _nothing() -> Flow[dict[QueueId, FirstOffset]]:
     yield  # a flow
 
 
-def _take(member: GroupMember, queues: list[QueueId]) -> Flow[dict[QueueId, FirstOffset]]:
+def _take(member: GroupState, queues: list[QueueId]) -> Flow[dict[QueueId, FirstOffset]]:
     """Lock queues, find where they begin, and open their windows; return those."""
     locked: set[QueueId] = set()
     if member.is_shared:
@@ -217,7 +217,7 @@ def _take(member: GroupMember, queues: list[QueueId]) -> Flow[dict[QueueId, Firs
     return taken
 
 
-def _first_offset(member: GroupMember, queue: QueueId) -> Flow[FirstOffset]:
+def _first_offset(member: GroupState, queue: QueueId) -> Flow[FirstOffset]:
     core, options = member.core, member.options
     deadline = core.clock.now() + core.options.call_timeout
     saved = member.local_offsets
@@ -228,7 +228,7 @@ def _first_offset(member: GroupMember, queue: QueueId) -> Flow[FirstOffset]:
     return (yield from first_offset(core, member.group, queue, options.start, deadline=deadline))
 
 
-def _lock(member: GroupMember, queues: list[QueueId]) -> Flow[tuple[list[QueueId], set[QueueId]]]:
+def _lock(member: GroupState, queues: list[QueueId]) -> Flow[tuple[list[QueueId], set[QueueId]]]:
     """Return the queues that may be taken now, and those of them whose lock this member has."""
     core, options = member.core, member.options
     deadline = core.clock.now() + core.options.call_timeout
@@ -251,7 +251,7 @@ def _lock(member: GroupMember, queues: list[QueueId]) -> Flow[tuple[list[QueueId
 # ---- subscriptions -------------------------------------------------------------------------------
 
 
-def _compare_subscriptions(member: GroupMember) -> Flow[None]:
+def _compare_subscriptions(member: GroupState) -> Flow[None]:
     """Compare with what a broker has for the group: that of the member whose heartbeat was last."""
     core = member.core
     routes = [core.routes.get(name) for name in member.named_topics()]

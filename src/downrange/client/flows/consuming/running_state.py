@@ -12,12 +12,12 @@ from downrange.wire.limits import MIB
 
 if TYPE_CHECKING:
     from downrange.client.flows.consuming.delivery_window import DeliveryWindow
-    from downrange.client.flows.consuming.group_member import GroupMember
+    from downrange.client.flows.consuming.group_state import GroupState
 
 _VERSION: Final = ReleaseVersion(OUR_VERSION).name
 
 
-def running_state(member: GroupMember) -> RunningStateBody:
+def running_state(member: GroupState) -> RunningStateBody:
     """Return the state of a member; names have the namespace."""
     namespace = member.core.options.namespace
     now, wall_ms = member.core.clock.now(), member.core.clock.wall_ms()
