@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
 import pytest
@@ -11,7 +12,6 @@ import pytest
 from downrange.client.drivers.aio import AioDriver
 from downrange.client.drivers.workers import AioWorkers, ThreadWorkers
 from downrange.client.flows.effects import Pause, UserCall
-from downrange.errors import ClientClosed
 from tests.unit.client.flows.flow_steps import core_with
 
 if TYPE_CHECKING:
@@ -37,14 +37,8 @@ class Runner:
 
 def threads(*functions: Any) -> ThreadWorkers:
     driver = cast("ThreadDriver", Runner())
-    return ThreadWorkers(driver, [calling(each) for each in functions], "downrange-billing")
-
-
-def raised(error: Exception) -> Any:
-    def function() -> None:
-        raise error
-
-    return function
+    flows = map(calling, functions)
+    return ThreadWorkers(driver, flows.__next__, len(functions), "downrange-billing")
 
 
 def test_each_flow_has_a_thread_of_its_own() -> None:
@@ -66,14 +60,6 @@ def test_each_flow_has_a_thread_of_its_own() -> None:
     assert workers.join(10)
     assert names == ["downrange-billing-1"]
     assert inside == [True]
-
-
-def test_an_unexpected_error_is_logged(caplog: pytest.LogCaptureFixture) -> None:
-    assert threads(raised(ValueError("bad"))).join(10)
-    assert "a worker ended" in caplog.text
-    caplog.clear()
-    assert threads(raised(ClientClosed("the client"))).join(10)
-    assert not caplog.records
 
 
 # ---- asyncio ---------------------------------------------------------------------------------
@@ -109,12 +95,13 @@ def test_each_flow_has_a_task_of_its_own() -> None:
             for _ in range(70):  # other tasks get their turn between two of them
                 yield UserCall(lambda: None)
 
-        workers = driver.start_workers([calling(wait), pausing()], "downrange-billing")
+        flows = iter([calling(wait), pausing()])
+        workers = driver.start_workers(flows.__next__, 2, "downrange-billing")
         await asyncio.sleep(0)
         assert not workers.is_current
         ended.set()
         assert await workers.join(10)
-        assert await AioWorkers(driver, [], "none").join(0)
+        assert await AioWorkers(driver, pausing, 0, "none").join(0)
         await driver.close()
 
     asyncio.run(scene())
@@ -124,23 +111,13 @@ def test_each_flow_has_a_task_of_its_own() -> None:
 def test_tasks_that_do_not_end_are_cancelled() -> None:
     async def scene() -> None:
         driver = driver_here()
-        workers = driver.start_workers([calling(asyncio.Event().wait)], "downrange-billing")
+        make = partial(calling, asyncio.Event().wait)
+        workers = driver.start_workers(make, 1, "downrange-billing")
         assert not await workers.join(0.01)
         assert workers._tasks[0].cancelled()
         await driver.close()
 
     asyncio.run(scene())
-
-
-def test_an_unexpected_error_of_a_task_is_logged(caplog: pytest.LogCaptureFixture) -> None:
-    async def scene() -> None:
-        driver = driver_here()
-        flows = [calling(raised(ValueError("bad"))), calling(raised(ClientClosed("the client")))]
-        assert await driver.start_workers(flows, "downrange-billing").join(10)
-        await driver.close()
-
-    asyncio.run(scene())
-    assert [record.getMessage() for record in caplog.records] == ["a worker ended"]
 
 
 def test_a_handler_that_is_cancelled_by_others_has_failed_and_its_worker_goes_on() -> None:
@@ -162,7 +139,7 @@ def test_a_handler_that_is_cancelled_by_others_has_failed_and_its_worker_goes_on
 
     async def scene() -> None:
         driver = driver_here()
-        assert await driver.start_workers([work()], "downrange-billing").join(10)
+        assert await driver.start_workers(work, 1, "downrange-billing").join(10)
         await driver.close()
 
     asyncio.run(scene())

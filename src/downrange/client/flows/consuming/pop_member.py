@@ -402,7 +402,6 @@ class PopMember(GroupMember):
     def begin(self, delivery: Delivery, now: float) -> bool:
         """Leave out messages whose time is over; return whether any is left to handle."""
         window, left = delivery.window, []
-        first = delivery.messages[0].offset
         for message in delivery.messages:
             popped = self._popped.get(id(message))
             if popped is not None and now < popped.expires_at:
@@ -413,8 +412,6 @@ class PopMember(GroupMember):
             window.settle(message)
         if len(left) < len(delivery.messages):
             self._room.fire()
-        if left and left[0].offset != first:
-            window.running[left[0].offset] = window.running.pop(first)
         if left:
             delivery.messages = left
         else:

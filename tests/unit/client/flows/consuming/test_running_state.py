@@ -1,8 +1,8 @@
 from __future__ import annotations
 
-from downrange.client.flows.consuming.queue_locks import LOCK_TRUST
 from downrange.client.flows.consuming.running_state import running_state
 from downrange.model import QueueOffset
+from downrange.options.consumers import LOCK_TRUST
 from tests.unit.client.flows.consuming.test_pop_member import A0, World
 
 
