@@ -306,7 +306,7 @@ def test_background_work_that_dies_is_reported_and_starts_again(
     where, name = {
         "rebalance": (rebalance, "rebalance"),
         "commit": (group_member.GroupMember, "commit"),
-        "lock renewal": (group_member.GroupMember, "renew_locks"),
+        "lock renewal": (group_member.GroupMember, "_renew_locks"),
         "watch": (group_member.GroupMember, "_sleep"),
         "fetching": (fetch_loop, "pull"),
     }[broken]

@@ -83,13 +83,7 @@ def test_members_share_queues_and_commit_by_hand(
     assert calls[1:] == [("revoked", 1), ("revoked", 1)]
     bodies = send(sender, topic, 12)
     found: list[str] = []
-    wait_until(
-        lambda: (
-            found.extend(message.body.decode() for each in (one, two) for message in each.poll(0.1))
-            or len(found) >= 12
-        ),
-        TIMEOUT,
-    )
+    read_both(one, two, 12, found)
     assert Counter(found) == Counter(bodies)
     # What is not committed is read again by the next owner.
     assert sum(one.commit().values()) > 0
@@ -194,19 +188,8 @@ def test_a_queue_is_committed_by_on_revoked_before_another_member_gets_it(
     found = read(one, 16)
     two = pulling(server, group)
     two.subscribe(topic)
-    wait_until(
-        lambda: (
-            not found.extend(each.body.decode() for each in one.poll(0.05))
-            and len(two.queues()) == 2
-        ),
-        TIMEOUT,
-    )
+    while len(two.queues()) < 2:
+        found += [each.body.decode() for each in one.poll(0.05)]
     more = send(sender, topic, 8, "more")
-    wait_until(
-        lambda: (
-            found.extend(message.body.decode() for each in (one, two) for message in each.poll(0.1))
-            or len(found) >= 24
-        ),
-        TIMEOUT,
-    )
+    read_both(one, two, 24, found)
     assert Counter(found) == Counter(bodies + more)

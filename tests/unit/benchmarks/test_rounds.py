@@ -11,6 +11,7 @@ import pytest
 
 from benchmarks import peers
 from benchmarks.matrix import rounds
+from benchmarks.matrix.cells import READS
 from benchmarks.matrix.children import ClientFailed
 from benchmarks.matrix.plan import FULL
 from benchmarks.matrix.rounds import Matrix
@@ -48,7 +49,7 @@ class FakeClient:
         self.measured.append((cell, seconds, lead_in))
         if self.error is not None and lead_in:
             raise self.error
-        if cell.work != "pull":
+        if cell.work not in READS:
             held = (peer.name, cell.topic)
             HELD[held] = HELD.get(held, 0) + 10 - self.lost
         return Measured(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
 import pytest
@@ -11,12 +12,9 @@ import pytest
 from downrange.client.drivers.aio import AioDriver
 from downrange.client.drivers.workers import AioWorkers, ThreadWorkers
 from downrange.client.flows.effects import Pause, UserCall
-from downrange.errors import ClientClosed
 from tests.unit.client.flows.flow_steps import core_with
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from downrange.client.drivers.dialer import Dialer
     from downrange.client.drivers.threads import ThreadDriver
     from downrange.client.flows.effects import Flow
@@ -26,42 +24,21 @@ def calling(function: Any) -> Flow[None]:
     yield UserCall(function)
 
 
-def nothing() -> Flow[None]:
-    return
-    yield
-
-
-def one_each(*flows: Flow[None]) -> Callable[[], Flow[None]]:
-    """Return what makes these flows one after the other, and then flows that end at once."""
-    left = list(flows)
-    return lambda: left.pop(0) if left else nothing()
-
-
-@pytest.fixture(autouse=True)
-def short_pause(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("downrange.client.drivers.workers._RESTART", 0.0)
-
-
 class Runner:
     """Runs flows whose only effects are calls of the user's functions."""
 
     def run(self, flow: Flow[None]) -> None:
-        for effect in flow:
-            assert isinstance(effect, UserCall)
-            effect.function()
+        effect = next(flow)
+        assert isinstance(effect, UserCall)
+        effect.function()
+        with pytest.raises(StopIteration):
+            flow.send(None)
 
 
 def threads(*functions: Any) -> ThreadWorkers:
     driver = cast("ThreadDriver", Runner())
-    make = one_each(*map(calling, functions))
-    return ThreadWorkers(driver, make, len(functions), "downrange-billing")
-
-
-def raised(error: Exception) -> Any:
-    def function() -> None:
-        raise error
-
-    return function
+    flows = map(calling, functions)
+    return ThreadWorkers(driver, flows.__next__, len(functions), "downrange-billing")
 
 
 def test_each_flow_has_a_thread_of_its_own() -> None:
@@ -83,14 +60,6 @@ def test_each_flow_has_a_thread_of_its_own() -> None:
     assert workers.join(10)
     assert names == ["downrange-billing-1"]
     assert inside == [True]
-
-
-def test_an_unexpected_error_is_logged(caplog: pytest.LogCaptureFixture) -> None:
-    assert threads(raised(ValueError("bad"))).join(10)
-    assert "worker downrange-billing-1 ended with an error" in caplog.text
-    caplog.clear()
-    assert threads(raised(ClientClosed("the client"))).join(10)
-    assert not caplog.records
 
 
 # ---- asyncio ---------------------------------------------------------------------------------
@@ -126,12 +95,13 @@ def test_each_flow_has_a_task_of_its_own() -> None:
             for _ in range(70):  # other tasks get their turn between two of them
                 yield UserCall(lambda: None)
 
-        workers = driver.start_workers(one_each(calling(wait), pausing()), 2, "downrange-billing")
+        flows = iter([calling(wait), pausing()])
+        workers = driver.start_workers(flows.__next__, 2, "downrange-billing")
         await asyncio.sleep(0)
         assert not workers.is_current
         ended.set()
         assert await workers.join(10)
-        assert await AioWorkers(driver, nothing, 0, "none").join(0)
+        assert await AioWorkers(driver, pausing, 0, "none").join(0)
         await driver.close()
 
     asyncio.run(scene())
@@ -141,7 +111,7 @@ def test_each_flow_has_a_task_of_its_own() -> None:
 def test_tasks_that_do_not_end_are_cancelled() -> None:
     async def scene() -> None:
         driver = driver_here()
-        make = one_each(calling(asyncio.Event().wait))
+        make = partial(calling, asyncio.Event().wait)
         workers = driver.start_workers(make, 1, "downrange-billing")
         assert not await workers.join(0.01)
         assert workers._tasks[0].cancelled()
@@ -153,7 +123,7 @@ def test_tasks_that_do_not_end_are_cancelled() -> None:
 def test_a_task_that_its_loop_left_behind_ends_quietly(caplog: pytest.LogCaptureFixture) -> None:
     async def scene() -> None:
         driver = driver_here()
-        make = one_each(calling(asyncio.Event().wait))
+        make = partial(calling, asyncio.Event().wait)
         task = AioWorkers(driver, make, 0, "none")._run("downrange-billing-1")
         task.send(None)
         task.close()
@@ -161,20 +131,6 @@ def test_a_task_that_its_loop_left_behind_ends_quietly(caplog: pytest.LogCapture
 
     asyncio.run(scene())
     assert not caplog.records
-
-
-def test_an_unexpected_error_of_a_task_is_logged(caplog: pytest.LogCaptureFixture) -> None:
-    async def scene() -> None:
-        driver = driver_here()
-        bad, closed = raised(ValueError("bad")), raised(ClientClosed("the client"))
-        make = one_each(calling(bad), calling(closed))
-        assert await driver.start_workers(make, 2, "downrange-billing").join(10)
-        await driver.close()
-
-    asyncio.run(scene())
-    assert [record.getMessage() for record in caplog.records] == [
-        "worker downrange-billing-1 ended with an error; another one takes its place"
-    ]
 
 
 def test_a_handler_that_is_cancelled_by_others_has_failed_and_its_worker_goes_on() -> None:
