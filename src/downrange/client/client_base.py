@@ -9,6 +9,7 @@ import dataclasses
 import itertools
 import logging
 import os
+import secrets
 from typing import TYPE_CHECKING, Any, Final, Literal, Self, TypeAlias
 
 from downrange.addresses import split_address
@@ -46,7 +47,7 @@ Servers: TypeAlias = "str | Iterable[str]"
 CLOSE_TIMEOUT: Final = 5.0
 _ADDRESSES: Final = "a str of the form host:port, or a list of such"
 #: The number in client ids. It begins at random: containers may share their address and process id.
-_counter: Final = itertools.count(1)
+_counter: Final = itertools.count(secrets.randbits(40))
 
 
 def addresses_of(servers: Servers | None) -> list[str]:
