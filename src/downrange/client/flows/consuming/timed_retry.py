@@ -9,11 +9,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from downrange.client.flows.names import with_namespace
-from downrange.client.flows.producing.prepare import Outgoing
+from downrange.client.flows.producing.prepare import COMPRESSIONS, Outgoing
 from downrange.client.flows.producing.retry_loop import send_with_retries
 from downrange.client.flows.routing.queue_picker import RoundRobin
 from downrange.model import Message, QueueId
 from downrange.wire.codes import RequestCode
+from downrange.wire.compression import flags_of
 from downrange.wire.properties import PropertyKey, encode_properties
 from downrange.wire.system_names import RETRY_PREFIX
 
@@ -69,12 +70,12 @@ def send_timed_retry(
         properties[PropertyKey.MAX_RECONSUME_TIMES] = str(retries_max)
     properties[PropertyKey.TIMER_DELAY_MS] = str(round(after * 1000))
     outgoing = Outgoing(
-        message=Message(topic, message.body),
+        message=Message(topic, message.body, flag=message.flag),
         topic=topic,
         message_id=message.message_id,
         body=message.body,
         properties=encode_properties(properties),
-        sys_flag=0,
+        sys_flag=flags_of(COMPRESSIONS[message.compression]) if message.compression else 0,
         code=int(RequestCode.SEND_MESSAGE_V2),
         born_ms=message.born_at_ms,
     )

@@ -26,7 +26,8 @@ if TYPE_CHECKING:
 
     from downrange.client.flows.producing.producer_state import ProducerState
 
-_COMPRESSIONS: Final = {
+#: The algorithms by their names in options and messages.
+COMPRESSIONS: Final = {
     "zlib": Compression.ZLIB,
     "lz4": Compression.LZ4,
     "zstd": Compression.ZSTD,
@@ -106,10 +107,10 @@ def prepare(
         raise invalid(message, str(error)) from error
     body, sys_flag = message.body, 0
     if type(message) is CompressedMessage:
-        sys_flag = flags_of(_COMPRESSIONS[message.compression])
+        sys_flag = flags_of(COMPRESSIONS[message.compression])
     elif len(body) >= options.compress_over_bytes:
         body, sys_flag = compress(
-            body, _COMPRESSIONS[options.compression], options.compression_level
+            body, COMPRESSIONS[options.compression], options.compression_level
         )
     if is_half:
         sys_flag |= _PREPARED

@@ -60,7 +60,13 @@ class Stage:
     """
 
     def __init__(
-        self, *, namespace: str | None = None, brokers: str = "a", queues: int = 2, **options: Any
+        self,
+        *,
+        namespace: str | None = None,
+        brokers: str = "a",
+        queues: int = 2,
+        hooks: Hooks | None = None,
+        **options: Any,
     ) -> None:
         self.servers = FakeServers(namespace=namespace)
         self.members = [ME]
@@ -87,7 +93,7 @@ class Stage:
             ConsumerOptions(**options),
             self.handle,
             None,
-            Hooks(),
+            hooks or Hooks(),
             self.spawn,
         )
 

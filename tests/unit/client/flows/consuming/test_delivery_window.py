@@ -114,6 +114,33 @@ def test_results_for_a_dropped_window_do_not_count() -> None:
     assert not window.postponed
 
 
+def test_a_run_has_no_more_than_it_may() -> None:
+    window = filled(*range(9))
+    run = window.take_run(6, 51.0)
+    assert run is not None
+    assert run.rest is not None
+    assert offsets(run.rest) == [0, 1, 2, 3, 4, 5]
+    assert offsets(window.waiting) == [6, 7, 8]
+
+
+def test_a_run_of_a_dropped_window_goes_to_nobody() -> None:
+    window = filled(*range(9))
+    run = window.take_run(6, 51.0)
+    assert run is not None
+    window.drop()
+    assert window.share(run)
+    assert not window.waiting
+    assert not window.share(run)
+
+
+def test_nothing_is_kept_of_attempts_that_are_over() -> None:
+    window = filled(1, 2)
+    batch = taken(window, 2)
+    window.attempts[1] = 3
+    window.finish(batch, 52.0)
+    assert not window.attempts
+
+
 def test_a_lock_that_is_confirmed_anew_lets_the_offset_be_committed_again() -> None:
     window = window_at(5)
     window.committed = QueueOffset(5)

@@ -9,16 +9,19 @@ from typing import TYPE_CHECKING, Any
 from downrange.client.flows.consuming.fetch_loop import fetch
 from downrange.client.flows.consuming.subscriptions import filters_of
 from downrange.client.flows.effects import Call
-from downrange.client.flows.notices import QueueFailed, QueueRecovered
+from downrange.client.flows.hooks import Hooks
+from downrange.client.flows.notices import QueueFailed, QueueRecovered, UserCodeFailed
 from downrange.errors import ConnectFailed, RocketMQError
+from downrange.model import QueueId
 from downrange.wire.codes import RequestCode, ResponseCode
 from downrange.wire.command import Command
 from downrange.wire.headers import PullReply
-from tests.unit.client.flows.consuming.group_stage import A0, TOPIC, Stage, offsets
+from tests.unit.client.flows.consuming.group_stage import A0, R0, TOPIC, Stage, offsets
 from tests.unit.client.flows.fake_servers import NAME_SERVER, refusal
 
 if TYPE_CHECKING:
     from downrange.client.flows.consuming.delivery_window import DeliveryWindow
+    from downrange.model import ReceivedMessage
 
 PULL = RequestCode.PULL_MESSAGE
 
@@ -49,7 +52,7 @@ def pull_once(stage: Stage, window: DeliveryWindow) -> None:
         stage.on_wait[:] = [stop]
         try:
             step = partial(flow.send, stage.servers.perform(effect))
-        except RocketMQError as error:
+        except Exception as error:
             step = partial(flow.throw, error)
         try:
             effect = step()
@@ -68,6 +71,44 @@ def test_what_a_pull_brings_goes_into_the_window() -> None:
     fields = stage.servers.fields(PULL)
     assert fields["subVersion"] == "100000"
     assert "subscription" not in fields
+
+
+def test_a_retried_message_has_the_topic_that_it_was_sent_to() -> None:
+    stage, _ = entered(namespace="prod")
+    stage.properties["RETRY_TOPIC"] = "prod%orders"
+    stage.ends[QueueId("%RETRY%prod%billing", "a", 0)] = 1
+    linked: list[int] = []
+    stage.member.link = lambda message: linked.append(message.offset)
+    window = stage.window(R0)
+    pull_once(stage, window)
+    assert [message.topic for message in window.waiting] == [TOPIC]
+    assert linked == [0]
+
+
+def test_hooks_choose_messages_and_one_that_fails_keeps_them() -> None:
+    def broken(message: ReceivedMessage) -> bool:
+        raise ValueError(message.offset)
+
+    stage, window = entered(hooks=Hooks(filter_message=(lambda m: m.offset != 1, broken)))
+    stage.ends[A0] = 3
+    pull_once(stage, window)
+    assert offsets(window.waiting) == [0, 2]
+    assert window.next_offset == 3
+    assert len(stage.published(UserCodeFailed)) == 2
+
+
+def test_a_window_that_ends_while_hooks_run_takes_nothing_in() -> None:
+    stopping: list[DeliveryWindow] = []
+
+    def stop(_: ReceivedMessage) -> bool:
+        stopping[0].stop()
+        return True
+
+    stage, window = entered(hooks=Hooks(filter_message=(stop,)))
+    stopping.append(window)
+    stage.ends[A0] = 3
+    pull_once(stage, window)
+    assert not window.waiting
 
 
 def test_a_broker_that_does_not_hold_the_request_is_not_asked_without_a_pause() -> None:

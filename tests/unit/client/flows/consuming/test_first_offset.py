@@ -79,6 +79,12 @@ def test_without_the_right_to_read_the_table_no_message_is_skipped() -> None:
     assert begun(stage, "latest") == (0, "committed")
 
 
+def test_without_the_right_to_ask_it_begins_at_0() -> None:
+    stage = Stage()
+    stage.servers.answer("a:1", RequestCode.GET_MIN_OFFSET, refusal(ResponseCode.NO_PERMISSION))
+    assert begun(stage, "earliest") == (0, "earliest")
+
+
 def test_a_broker_that_does_not_answer_is_an_error() -> None:
     stage = Stage()
     stage.servers.answer("a:1", RequestCode.GET_MAX_OFFSET, ConnectFailed("a:1", "away"))

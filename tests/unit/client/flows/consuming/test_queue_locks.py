@@ -6,9 +6,10 @@ from downrange.client.flows.consuming.queue_locks import lock, unlock
 from downrange.errors import ConnectFailed
 from downrange.model import QueueId
 from downrange.wire.bodies import LockQueuesBody, decode_body
-from downrange.wire.codes import RequestCode
+from downrange.wire.codes import RequestCode, ResponseCode
+from downrange.wire.system_names import HANDOVER_SUFFIX
 from tests.unit.client.flows.consuming.group_stage import A0, A1, GROUP, ME, TOPIC, Stage
-from tests.unit.client.flows.fake_servers import NAME_SERVER
+from tests.unit.client.flows.fake_servers import NAME_SERVER, refusal
 
 B0 = QueueId(TOPIC, "b", 0)
 
@@ -33,6 +34,15 @@ def test_queues_without_a_master_are_left_out() -> None:
     stage = Stage()
     code = RequestCode.GET_ROUTEINFO_BY_TOPIC
     stage.servers.answer(NAME_SERVER, code, ConnectFailed(NAME_SERVER, "away"))
+    assert stage.run(lock(stage.servers.core, GROUP, [A0], deadline=103)) == (set(), set())
+
+
+def test_locks_for_handovers_may_be_forbidden() -> None:
+    stage = Stage()
+    refused = refusal(ResponseCode.NO_PERMISSION)
+    stage.servers.answer("a:1", RequestCode.LOCK_BATCH_MQ, refused)
+    group = GROUP + HANDOVER_SUFFIX
+    assert stage.run(lock(stage.servers.core, group, [A0], deadline=103)) == ({A0}, set())
     assert stage.run(lock(stage.servers.core, GROUP, [A0], deadline=103)) == (set(), set())
 
 
