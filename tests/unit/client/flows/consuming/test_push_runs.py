@@ -9,7 +9,7 @@ import pytest
 from downrange.client.flows.consuming.delivery_window import Buffer, DeliveryWindow
 from downrange.client.flows.consuming.pull import EVERYTHING
 from downrange.client.flows.consuming.push_core import PushCore
-from downrange.client.flows.effects import UserCall, Wait
+from downrange.client.flows.effects import Pause, UserCall, Wait
 from downrange.client.flows.hooks import Hooks
 from downrange.client.push_base import handle_run
 from downrange.model import LogOffset, QueueId, QueueOffset, ReceivedMessage
@@ -69,6 +69,13 @@ class World:
         self.push.member.windows[QUEUE] = self.window
         self.worker = self.push.work()
         expect(Wait, next(self.worker))
+
+    def idle_workers(self, count: int) -> list[Flow[None]]:
+        """Return other workers that wait."""
+        workers = [self.push.work() for _ in range(count)]
+        for worker in workers:
+            expect(Wait, next(worker))
+        return workers
 
     def arrive(self, count: int) -> Effect:
         """Add messages; return the next effect of the worker."""
@@ -147,6 +154,50 @@ def test_a_stuck_run_is_reported_with_the_message_that_is_handled() -> None:
     assert run.current.offset == count + 2
     watch.send(False)
     assert run.is_reported
+
+
+def test_a_message_of_a_run_that_fails_is_delivered_again_and_those_before_it_are_done() -> None:
+    world = World()
+    count = world.become_quick()
+    run = run_of(world.arrive(8))
+    for _ in range(3):
+        run.messages.append(run.rest.popleft())
+    world.push.member.is_shared = False  # no broker takes it back: it is tried again here
+    failing = world.push.fail(run, ValueError("bad"))
+    expect(UserCall, next(failing))
+    assert world.window.position == count + 2
+    assert len(world.window.postponed) == 1
+    assert world.push.member.counts.failed == 1
+
+
+def test_messages_behind_a_slow_handler_go_to_another_worker() -> None:
+    world = World()
+    world.become_quick()
+    other, _ = world.idle_workers(2)  # the second one is woken by the messages
+    watch = expect(UserCall, world.arrive(8))
+    (relief,) = watch.args
+    run = run_of(world.worker.send(None))
+    run.messages.append(run.rest.popleft())
+    expect(Pause, next(relief))
+    world.clock.seconds += 1.0
+    with pytest.raises(StopIteration):
+        relief.send(None)
+    assert not run.rest
+    assert len(world.window.waiting) == 7
+    assert run_of(other.send(True)).rest is not None
+
+
+def test_nobody_is_called_when_all_is_done() -> None:
+    world = World()
+    world.become_quick()
+    world.idle_workers(2)
+    effect = world.arrive(8)
+    (relief,) = expect(UserCall, effect).args
+    world.handle(effect)
+    expect(Pause, next(relief))
+    with pytest.raises(StopIteration):
+        relief.send(None)
+    assert world.push._is_relieving is False
 
 
 @pytest.mark.parametrize("order", [[0, 1, 2], [2, 1, 0], [1, 0, 2], [1, 2, 0]])
