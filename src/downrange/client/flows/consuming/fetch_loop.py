@@ -12,7 +12,7 @@ from downrange.client.flows.hooks import name_of
 from downrange.client.flows.names import with_namespace
 from downrange.client.flows.routing.lookup import refresh_route
 from downrange.client.flows.routing.membership import send_heartbeats
-from downrange.errors import RocketMQError
+from downrange.errors import RocketMQError, TransportError
 from downrange.wire.codes import ReleaseVersion, ResponseCode
 from downrange.wire.system_names import RETRY_PREFIX
 
@@ -153,7 +153,7 @@ def _note_failure(member: GroupState, window: DeliveryWindow, error: RocketMQErr
     now = member.core.clock.now()
     if window.failing_since is None:
         window.failing_since = now
-    if error.code is None:  # no answer
+    if isinstance(error, TransportError) and window.is_sure:
         member.doubt_locks(lambda broker: broker == window.queue.broker)
     is_new = window.failure is None
     if error.code in _NOT_REGISTERED and now - window.failing_since < _REGISTER_GRACE:

@@ -6,12 +6,20 @@ import contextlib
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+import pytest
+
 from downrange.client.flows.consuming.fetch_loop import fetch
 from downrange.client.flows.consuming.subscriptions import filters_of
 from downrange.client.flows.effects import Call
 from downrange.client.flows.hooks import Hooks
 from downrange.client.flows.notices import QueueFailed, QueueRecovered, UserCodeFailed
-from downrange.errors import ConnectFailed, RocketMQError
+from downrange.errors import (
+    CallTimeout,
+    ConnectFailed,
+    ConnectionLost,
+    RocketMQError,
+    ServerFailure,
+)
 from downrange.model import QueueId
 from downrange.wire.codes import RequestCode, ResponseCode
 from downrange.wire.command import Command
@@ -204,6 +212,26 @@ def test_a_broker_that_does_not_know_the_subscription_yet_gets_a_heartbeat() -> 
     window.failing_since = stage.now - 11
     pull_once(stage, window)
     assert len(stage.published(QueueFailed)) == 1
+
+
+@pytest.mark.parametrize(
+    ("error", "is_sure"),
+    [
+        (ConnectFailed("a:1", "away"), False),
+        (ConnectionLost("a:1", "cut"), False),
+        (CallTimeout("a:1", 3.0), False),
+        (ServerFailure(1, "busy", "a:1"), True),
+    ],
+)
+def test_the_lock_of_a_broker_that_does_not_answer_is_doubted(
+    error: RocketMQError, *, is_sure: bool
+) -> None:
+    stage, window = entered()
+    assert window.is_sure
+    stage.servers.answer("a:1", PULL, error)
+    pull_once(stage, window)
+    assert window.is_sure is is_sure
+    assert stage.member._doubt.is_fired is not is_sure
 
 
 def test_a_repair_that_fails_too_waits_for_the_next_pull() -> None:
