@@ -108,6 +108,7 @@ def test_results_for_a_dropped_window_do_not_count() -> None:
     assert (buffer.count, buffer.bytes) == (0, 0)
     window.postpone(running.messages[0], 60.0)
     window.put_back(running.messages, 60.0)
+    window.settle(running.messages[0])
     window.finish(running, 52.0)
     assert (buffer.count, buffer.bytes) == (0, 0)
     assert not window.waiting
@@ -121,6 +122,13 @@ def test_a_run_has_no_more_than_it_may() -> None:
     assert run.rest is not None
     assert offsets(run.rest) == [0, 1, 2, 3, 4, 5]
     assert offsets(window.waiting) == [6, 7, 8]
+
+
+def test_few_messages_are_no_run() -> None:
+    delivery = filled(1, 2, 3).take_run(6, 51.0)
+    assert delivery is not None
+    assert delivery.rest is None
+    assert offsets(delivery.messages) == [1]
 
 
 def test_a_run_of_a_dropped_window_goes_to_nobody() -> None:

@@ -116,6 +116,7 @@ def test_a_group_that_is_reset_continues_elsewhere() -> None:
     stage.run(stage.member.reset({A0: 7, QueueId("gone", "a", 0): 3}))
     stage.run_spawned(last=1)
     assert stage.member.positions() == {A0: 7, A1: 0, R0: 0}
+    assert stage.member.assigned() == [R0, A0, A1]
     assert set(stage.member.running_state().mq_table) == {A0, A1, R0}
 
 
