@@ -124,7 +124,6 @@ class DeliveryWindow:
         first_offset: Where the first pull begins.
         buffer: What it shares with the other windows.
         now: The time.
-        namespace: The namespace of the client, if it has one.
 
     Attributes:
         next_offset: Where the next pull begins.
@@ -178,7 +177,6 @@ class DeliveryWindow:
         first_offset: QueueOffset,
         buffer: Buffer,
         now: float,
-        namespace: str | None = None,
     ) -> None:
         self.queue = queue
         self.message_filter = message_filter

@@ -230,8 +230,7 @@ class GroupMember(GroupState):
     ) -> Flow[DeliveryWindow]:
         """Begin to read a queue that this member has."""
         now = self.core.clock.now()
-        namespace = self.core.options.namespace
-        window = DeliveryWindow(queue, message_filter, offset, self.buffer, now, namespace)
+        window = DeliveryWindow(queue, message_filter, offset, self.buffer, now)
         if is_locked:
             window.confirm_lock(now + LOCK_TRUST)
         if is_committed:

@@ -16,11 +16,8 @@ def window_at(
     *,
     buffer: Buffer | None = None,
     queue: QueueId = A0,
-    namespace: str | None = None,
 ) -> DeliveryWindow:
-    return DeliveryWindow(
-        queue, EVERYTHING, QueueOffset(first), buffer or Buffer(100, 1000), 50.0, namespace
-    )
+    return DeliveryWindow(queue, EVERYTHING, QueueOffset(first), buffer or Buffer(100, 1000), 50.0)
 
 
 def messages_at(*numbers: int, body: bytes = b"x", properties: str = "") -> list[ReceivedMessage]:
