@@ -137,19 +137,18 @@ def _read(file: Path) -> list[Handling]:
 
 def options(mode: ConsumeMode, **others: Any) -> ConsumerOptions:
     """Return options of a group under faults: short pauses."""
-    return ConsumerOptions(
-        **{
-            "mode": mode,
-            "start": "earliest",
-            "concurrency": 4,
-            "commit_interval": 0.5,
-            "rebalance_interval": 1.0,
-            "lock_interval": 1.0,
-            "suspend": 5.0,
-            "retry_backoff_max": 0.5,
-            **others,
-        }
-    )
+    settings: dict[str, Any] = {
+        "mode": mode,
+        "start": "earliest",
+        "concurrency": 4,
+        "commit_interval": 0.5,
+        "rebalance_interval": 1.0,
+        "lock_interval": 1.0,
+        "suspend": 5.0,
+        "retry_backoff_max": 0.5,
+        **others,
+    }
+    return ConsumerOptions(**settings)
 
 
 def join(

@@ -158,6 +158,6 @@ def thread_stacks() -> str:
     names = {thread.ident: thread.name for thread in threading.enumerate()}
     parts = [
         f"{names.get(ident, 'unknown')} TID: {ident}\n{''.join(traceback.format_stack(frame))}"
-        for ident, frame in sys._current_frames().items()
+        for ident, frame in sys._current_frames().items()  # pyright: ignore[reportPrivateUsage]
     ]
     return "\n".join(parts)
