@@ -320,6 +320,8 @@ class SimpleCore:
         began = self.core.clock.now()
         limit = max(deadline, began + self.core.options.call_timeout)
         while self._may_receive():
+            if self._arrival.is_fired:  # before all else: a watch may end while others begin
+                self._arrival = Signal()
             sources = self._sources()
             found = yield from self._pop_ready(sources, max_count, invisible)
             if found and self._may_receive():
@@ -337,8 +339,6 @@ class SimpleCore:
                 raise failure
             if is_over:
                 return []
-            if self._arrival.is_fired:
-                self._arrival = Signal()
             yield Wait(self._arrival, deadline if now < deadline else limit)
         raise self._closed()
 
