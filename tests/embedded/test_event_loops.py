@@ -70,6 +70,7 @@ CONSUMER: dict[str, tuple[Any, ...]] = {
     "commit": (),
     "committed": (QUEUE,),
     "lag": (),
+    "subscribe": ("orders",),
 }
 ADMIN: dict[str, tuple[Any, ...]] = {
     **LIFE,
@@ -85,6 +86,32 @@ ADMIN: dict[str, tuple[Any, ...]] = {
     "group_offset": ("readers", QUEUE),
     "set_group_offset": ("readers", QUEUE, 0),
     "read_queues": ("orders",),
+    "topic_groups": ("orders",),
+    "topic_traffic": ("orders",),
+    "queue_ranges": ("orders",),
+    "list_groups": (),
+    "group_settings": ("readers",),
+    "update_group": ("readers",),
+    "group_members": ("readers",),
+    "group_topics": ("readers",),
+    "group_lag": ("readers",),
+    "running_state": ("readers", "client"),
+    "consume_directly": ("readers", "client", "orders", "7F00000100002A9F0000000000000000"),
+    "producer_members": ("shop",),
+    "list_producers": (),
+    "plan_reset": ("readers", "orders", "earliest"),
+    "plan_clone": ("readers", "others", "orders"),
+    "reset_offsets": ("readers", "orders", "earliest"),
+    "clone_offsets": ("readers", "others", "orders"),
+    "skip_messages": ("readers", "orders"),
+    "dead_letters": ("readers",),
+    "retry_now": ("readers", "orders", "7F00000100002A9F0000000000000000"),
+    "broker_settings": (),
+    "change_broker_settings": ({"brokerPermission": "6"},),
+    "broker_figures": (),
+    "clean_up": ("queues",),
+    "wipe_write_permission": ("broker-a",),
+    "restore_write_permission": ("broker-a",),
 }
 CASES: list[tuple[Callable[[str], Any], dict[str, tuple[Any, ...]]]] = [
     (AsyncClient, LIFE),
@@ -97,7 +124,7 @@ CASES: list[tuple[Callable[[str], Any], dict[str, tuple[Any, ...]]]] = [
     (AsyncAdmin, ADMIN),
 ]
 #: Methods whose arguments need more than a value; they end in the same call of the client.
-ELSEWHERE = {"reply", "seek", "update_topic"}
+ELSEWHERE = {"reply", "seek", "update_topic", "apply_reset", "resend_dead_letters", "unsubscribe"}
 
 
 def waiting_methods(thing: Any) -> set[str]:

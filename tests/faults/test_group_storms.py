@@ -208,7 +208,7 @@ def test_every_acknowledged_message_is_handled_over_a_bad_network() -> None:
             for group in groups:
                 group.wait_for_all(load)
                 group.close()
-                group.check_order()
+                # Nothing about order: a cut frees the locks at once, as a crash does.
                 print(group.mode, len(load.sent), group.record.duplicates())
 
 

@@ -81,7 +81,8 @@ class PushCore:
 
     Attributes:
         member: Its membership in the group.
-        inner: Sends what the consumer sends itself: trace records, and replies to requests.
+        inner: Sends what the consumer sends itself: retries with a delay, and replies to requests.
+        tracer: Has the trace records of handled messages, and sends them.
         retries: How often a message is delivered again; None for no limit.
         is_paused: Whether nothing is handed out.
     """
@@ -102,12 +103,14 @@ class PushCore:
         self.member: GroupMember = kind(core, group, options, hooks, spawn, self._arrived)
         if handler is not None:
             self.member.handle_now = self._handle_now
-        self.inner = ProducerCore(
+        # Two: what the consumer sends itself is not traced, as in Java.
+        self.inner = ProducerCore(core, group, ProducerOptions(), Hooks())
+        self.tracer = ProducerCore(
             core, group, ProducerOptions(trace=options.trace), Hooks(), trace_kind="CONSUME"
         )
         self.member.inner = self.inner
         self._is_watched = bool(
-            hooks.before_handle or hooks.after_handle or self.inner.trace is not None
+            hooks.before_handle or hooks.after_handle or self.tracer.trace is not None
         )
         self.is_orderly = options.mode == "orderly"
         self.retries = self.member.retries_max
@@ -139,13 +142,15 @@ class PushCore:
 
     def background(self) -> list[Flow[None]]:
         """Return the flows that run until it leaves."""
-        return [*self.member.background(), *self.inner.background()]
+        return [*self.member.background(), *self.tracer.background()]
 
     def exit(self, deadline: float) -> Flow[list[DeliveryWindow]]:
         """Leave the group and end the workers; see `GroupMember.exit`."""
         unfinished = yield from self.member.exit(deadline)
         self.end_workers()
-        yield from self.inner.exit(self.core.clock.now() + self.core.options.call_timeout)
+        until = self.core.clock.now() + self.core.options.call_timeout
+        yield from self.inner.exit(until)
+        yield from self.tracer.exit(until)
         return unfinished
 
     def end_workers(self) -> None:
@@ -252,7 +257,7 @@ class PushCore:
 
     def _watched(self, call: UserCall, delivery: Delivery) -> Flow[None]:
         """Call the handler with hooks and trace records around it."""
-        core, hooks, trace = self.core, self.member.hooks, self.inner.trace
+        core, hooks, trace = self.core, self.member.hooks, self.tracer.trace
         context = HandleContext(
             group=self.member.group,
             queue=delivery.window.queue,

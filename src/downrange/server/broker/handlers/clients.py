@@ -70,7 +70,7 @@ def on_disconnect(state: BrokerState, peer: Peer, now_ms: int) -> list[Output]:
     return [
         output
         for departure in state.clients.drop_connection(peer.number)
-        for output in _on_departure(state, departure, now_ms, has_left=False)
+        for output in _on_departure(state, departure, now_ms)
     ]
 
 
@@ -138,17 +138,13 @@ def _leave(state: BrokerState, request: Command, peer: Peer, now_ms: int) -> Seq
     outputs += succeed()
     departure = state.clients.unregister(peer.number, header.producer_group, group)
     if departure is not None:
-        outputs += _on_departure(state, departure, now_ms, has_left=True)
+        outputs += _on_departure(state, departure, now_ms)
     return outputs
 
 
-def _on_departure(
-    state: BrokerState, departure: Departure, now_ms: int, *, has_left: bool
-) -> list[Output]:
-    if departure.is_gone and has_left:
+def _on_departure(state: BrokerState, departure: Departure, now_ms: int) -> list[Output]:
+    if departure.is_gone:
         state.locks.unlock_all(departure.group, departure.client_id)
-    elif departure.is_gone:
-        state.locks.client_disconnected(departure.group, departure.client_id, now_ms)
     return _notify_members(state, departure.group, now_ms)
 
 

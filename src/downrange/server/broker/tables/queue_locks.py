@@ -1,7 +1,7 @@
 """Locks of queues: which member of a group may read a queue in order.
 
-A lock belongs to one client. It ends when the client leaves the group, soon after it disconnects,
-or when the client does not renew it. A client whose network was cut is back in time to keep it.
+A lock belongs to one client. It ends when the client leaves the group or disconnects, or expires
+if the client does not renew it.
 """
 
 from __future__ import annotations
@@ -17,8 +17,6 @@ if TYPE_CHECKING:
 
 #: How long a lock lasts (Java: `rocketmq.broker.rebalance.lockMaxLiveTime`).
 LOCK_MS: Final = 60_000
-#: How long it lasts after its client has disconnected; Java's brokers do not shorten it.
-DISCONNECTED_MS: Final = 1_000
 
 
 class QueueLocks:
@@ -54,15 +52,6 @@ class QueueLocks:
             held = self._groups.get(name, {})
             for queue in [queue for queue, (holder, _) in held.items() if holder == client_id]:
                 del held[queue]
-
-    def client_disconnected(self, group: str, client_id: str, now_ms: int) -> None:
-        """Let the locks of a client end soon, unless it comes back and renews them."""
-        until_ms = now_ms + DISCONNECTED_MS
-        for name in (group, group + HANDOVER_SUFFIX):
-            held = self._groups.get(name, {})
-            for queue, (holder, expiry_ms) in held.items():
-                if holder == client_id:
-                    held[queue] = (holder, min(expiry_ms, until_ms))
 
     def has_locks(self, group: str, now_ms: int) -> bool:
         """Whether a member of a group holds a queue."""

@@ -66,7 +66,7 @@ def test_each_delivery_is_traced(error: Exception | None, outcome: str) -> None:
     stage.errors = [error]
     stage.fill(A0, 1, properties=TRACED)
     stage.work()
-    trace = stage.push.inner.trace
+    trace = stage.push.tracer.trace
     assert trace is not None
     (taken,) = trace.take_all()
     before, after = taken.body.decode().split("\x02")[:-1]

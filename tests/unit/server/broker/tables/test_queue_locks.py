@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from downrange.model import QueueId
-from downrange.server.broker.tables.queue_locks import DISCONNECTED_MS, LOCK_MS, QueueLocks
+from downrange.server.broker.tables.queue_locks import LOCK_MS, QueueLocks
 
 QUEUES = [QueueId("T", "b", number) for number in range(2)]
 
@@ -26,18 +26,6 @@ def test_a_lock_runs_out_unless_it_is_renewed() -> None:
     locks.lock("g", "one", QUEUES[:1], LOCK_MS)
     assert locks.lock("g", "two", QUEUES, LOCK_MS) == []
     assert locks.lock("g", "two", QUEUES, LOCK_MS + 1) == QUEUES[1:]
-
-
-def test_a_client_that_comes_back_in_time_keeps_its_locks() -> None:
-    locks = QueueLocks()
-    locks.lock("g", "one", QUEUES, 0)
-    locks.lock("g", "two", [QueueId("T", "b", 2)], 0)
-    locks.client_disconnected("g", "one", 5)
-    locks.client_disconnected("unknown", "one", 5)
-    assert locks.lock("g", "two", QUEUES, 5 + DISCONNECTED_MS) == []
-    assert locks.lock("g", "one", QUEUES[:1], 5 + DISCONNECTED_MS) == QUEUES[:1]
-    assert locks.lock("g", "two", QUEUES, 6 + DISCONNECTED_MS) == QUEUES[1:]
-    assert locks.lock("g", "one", [QueueId("T", "b", 2)], LOCK_MS) == []
 
 
 def test_a_group_has_locks_while_one_of_them_lasts() -> None:
