@@ -127,10 +127,11 @@ def test_nothing_is_handled_again_after_a_close_under_load(
     server: Server, producer: MakeProducer, push: StartConsumer
 ) -> None:
     topic, group, sender = server.topic(), server.topic(), producer(server)
-    bodies = send(sender, topic, 400)
+    bodies: list[str] = []
     handled = Handled(lambda message, count: time.sleep(0.001))
     seen = 0
-    for _ in range(4):
+    for round_number in range(4):
+        bodies += send(sender, topic, 100, f"{round_number}-")
         consumer = push(server, topic, handled, group=group)
         wait_until(partial(handled.has_more_than, seen), TIMEOUT)
         consumer.close()
