@@ -1,4 +1,4 @@
-"""Finds the handler that `consume` is told to run, as "module:name" in the working folder."""
+"""Finds the handler of `consume`, "module:name"; modules may lie in the working folder."""
 
 from __future__ import annotations
 

@@ -453,7 +453,7 @@ class AsyncPushConsumer(AsyncClientUser):
             self._client.step(lambda: core.finish(delivery))
 
     def _drop_last(self) -> None:
-        """Let go of the last message of an iteration that has ended: it is delivered again."""
+        """Give up the last message of an iteration that has ended: it is delivered again."""
         delivery, self._last = self._last, None
         core = self._core
         if delivery is not None and core is not None:

@@ -440,7 +440,7 @@ class PushConsumer(ClientUser):
             self._client.step(lambda: core.finish(delivery))
 
     def _drop_last(self) -> None:
-        """Let go of the last message of an iteration that has ended: it is delivered again."""
+        """Give up the last message of an iteration that has ended: it is delivered again."""
         delivery, self._last = self._last, None
         core = self._core
         if delivery is not None and core is not None:

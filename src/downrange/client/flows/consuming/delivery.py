@@ -22,6 +22,7 @@ from downrange.client.flows.consuming.receipts import (
     change_invisible,
     send_to_dead_letters,
 )
+from downrange.client.flows.consuming.send_back import usual_delay
 from downrange.client.flows.effects import Flow, Signal, Wait
 from downrange.errors import (
     AlreadySettled,
@@ -41,12 +42,6 @@ if TYPE_CHECKING:
 
 ResultT = TypeVar("ResultT")
 
-#: Seconds until a message that was given back is delivered again, by the number of its retries
-#: (Java: the levels of ConsumeMessagePopConcurrentlyService).
-RETRY_DELAYS: Final = (
-    *(10.0, 30.0, 60.0, 120.0, 180.0, 240.0, 300.0, 360.0),
-    *(420.0, 480.0, 540.0, 600.0, 1200.0, 1800.0, 3600.0, 7200.0),
-)
 #: What `AlreadySettled` says was done with a message.
 ACKNOWLEDGED: Final = "was acknowledged"
 GIVEN_BACK: Final = "was given back"
@@ -188,7 +183,7 @@ class Delivery:
             yield from self.dead_letter(deadline)
             return
         if after is None:
-            after = RETRY_DELAYS[min(attempts, len(RETRY_DELAYS) - 1)]
+            after = usual_delay(attempts)  # as Java's pop consumer, and as brokers do
         yield from self.take_turn(deadline)
         yield from self._change(after, deadline)
         self.note(GIVEN_BACK)

@@ -310,7 +310,7 @@ class GroupState(ABC):
             yield from self.core.report(where, error)
 
     def keep_running(self, what: str, make: Callable[[], Flow[None]]) -> Flow[None]:
-        """Run a flow until it ends; after an error that nobody expected, report it, start again."""
+        """Run a flow until it ends; report an unexpected error, and start the flow again."""
         while True:
             try:
                 yield from make()

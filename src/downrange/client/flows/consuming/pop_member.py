@@ -57,8 +57,6 @@ if TYPE_CHECKING:
     from downrange.model import ReceivedMessage
     from downrange.options.consumers import ConsumerOptions
 
-#: Retries of a group whose option gives no number.
-_RETRIES: Final = 16
 #: Messages per request; the most that a broker returns.
 _POP_COUNT: Final = 32
 #: Seconds that acknowledgements wait for others, to share a request.
@@ -600,7 +598,8 @@ class PopOwner:
         self._member = member
         self.core = member.core
         self.group = member.group
-        self.retries = _RETRIES if member.options.retries is None else member.options.retries
+        assert member.retries_max is not None, "only orderly groups have no limit"
+        self.retries = member.retries_max
         self.is_closed = False
 
     def settled(self, outcome: str) -> None:

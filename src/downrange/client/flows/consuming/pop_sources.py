@@ -9,7 +9,7 @@ nothing, and marks the source as ready. Only ready sources are popped, without w
 
 A watch runs in the background, one per source for all calls of `receive`. It never lasts longer
 than a call wants to wait, and at most `WATCH_MAX`: a broker tells one waiting member of a group of
-a message, so a watch of nobody would delay others.
+a message, so a watch that no call needs would delay the others.
 """
 
 from __future__ import annotations
@@ -153,7 +153,7 @@ def watch(
         core: The client.
         group: The group, without the namespace.
         source: The source.
-        until: When nobody waits any more, on the client's clock.
+        until: When no call waits any more, on the client's clock.
         options: Pauses after failures.
         report: Called when requests begin to fail, and with None when they succeed again.
     """

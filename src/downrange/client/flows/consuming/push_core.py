@@ -325,7 +325,7 @@ class PushCore:
         return isinstance(error, Retry | DeadLetter | RetrySome)
 
     def let_go(self, delivery: Delivery) -> None:
-        """Note that nobody handles messages any more; they are not done."""
+        """End a delivery without settling its messages: they are not done."""
         delivery.window.end(delivery, self.core.clock.now())
 
     def finish(self, delivery: Delivery) -> None:

@@ -74,7 +74,7 @@ def _by_address(
         try:
             address = yield from find_master(core, named, deadline)
         except RocketMQError:
-            continue  # nobody answers for it now
+            continue  # its broker is not known now
         parts.setdefault(address, []).append(queue)
     return parts
 

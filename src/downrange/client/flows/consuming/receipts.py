@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from downrange.client.flows.consuming.send_back import DEAD_LETTER_LEVEL
 from downrange.client.flows.effects import CALLS_AT_ONCE, Flow, Gather
 from downrange.client.flows.names import with_namespace
 from downrange.client.flows.routing.lookup import find_send_address
@@ -31,8 +32,6 @@ if TYPE_CHECKING:
 
 #: How many messages one request acknowledges at most.
 _ACKS_MAX: Final = 512
-#: The delay level that makes a message a dead letter.
-_DEAD_LETTER: Final = -1
 
 
 def find_broker(core: ClientCore, topic: str, broker: str, deadline: float) -> Flow[str]:
@@ -142,7 +141,7 @@ def send_to_dead_letters(
     header = SendBackRequest(
         offset=message.log_offset,
         group=named_group,
-        delay_level=_DEAD_LETTER,
+        delay_level=DEAD_LETTER_LEVEL,
         origin_msg_id=message.offset_id,
         origin_topic=named_topic,
         broker_name=receipt.broker,
