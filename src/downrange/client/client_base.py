@@ -9,7 +9,6 @@ import dataclasses
 import itertools
 import logging
 import os
-import secrets
 from typing import TYPE_CHECKING, Any, Final, Literal, Self, TypeAlias
 
 from downrange.addresses import split_address
@@ -46,8 +45,7 @@ State: TypeAlias = Literal["new", "running", "closed"]
 Servers: TypeAlias = "str | Iterable[str]"
 CLOSE_TIMEOUT: Final = 5.0
 _ADDRESSES: Final = "a str of the form host:port, or a list of such"
-#: The number in client ids. It begins at random: containers may share their address and process id.
-_counter: Final = itertools.count(secrets.randbits(40))
+_counter: Final = itertools.count(1)
 
 
 def addresses_of(servers: Servers | None) -> list[str]:

@@ -5,8 +5,6 @@ from __future__ import annotations
 import os
 import re
 import socket
-import subprocess
-import sys
 import time
 from ipaddress import ip_address
 from typing import TYPE_CHECKING, Any
@@ -182,17 +180,3 @@ def test_a_month_with_a_change_of_the_clock_has_an_hour_more_or_less(
     time.tzset()
     start_ms, end_ms = month_around(1_711_000_000_000)  # in March 2024
     assert end_ms - start_ms == (31 * 24 - 1) * 3_600_000
-
-
-def test_processes_with_the_same_address_and_number_have_other_client_ids() -> None:
-    """Containers may share both; a second member with the same id would get no queues."""
-    code = (
-        "from downrange.client.client_base import _counter\nprint(next(_counter), next(_counter))"
-    )
-    numbers = [
-        subprocess.run(
-            [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
-        ).stdout
-        for _ in range(2)
-    ]
-    assert numbers[0] != numbers[1]
