@@ -1,7 +1,8 @@
 """The targets of the fuzzer: every reader of the wire layer, and the check of its results.
 
 A reader refuses input with a `WireError`; any other exception is a bug. A value that it accepts
-must be written by our writer, and read again as the same value.
+must be written by our writer, and read again as the same value. Targets named `both` feed a native
+function and its twin, and compare them.
 """
 
 from __future__ import annotations
@@ -39,6 +40,7 @@ from downrange.wire.records import (
 from downrange.wire.registration import decode_registration, encode_registration
 from downrange.wire.reply_messages import messages_in
 from tests.fuzz import corpus
+from tests.fuzz.pairs import pairs
 from tests.support.plain_messages import received
 
 if TYPE_CHECKING:
@@ -297,7 +299,8 @@ def _targets() -> tuple[Target, ...]:
                 unpacked,
             ),
         ]
-    return (*general, *_body_targets())
+    twins = [Target(name, read, lambda _: None, seeds) for name, read, seeds in pairs()]
+    return (*general, *twins, *_body_targets())
 
 
 def _body_targets() -> list[Target]:

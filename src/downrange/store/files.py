@@ -164,6 +164,8 @@ class OsFiles:
         self._prefix = f"{os.fspath(folder)}/"
         #: In the order of opening. The oldest is closed first, and opened again when it is used.
         self._handles: dict[str, int] = {}
+        #: Returns the open handle of a path, or None: then `handle` opens one.
+        self.find_handle: Callable[[str], int | None] = self._handles.get
         self._handles_max = allow_handles(HANDLES_MAX) if handles_max is None else handles_max
         self._guard = Lock()  # held while a handle is added or removed
         self._real_path = os.path.realpath(folder)
@@ -318,18 +320,35 @@ class OsFiles:
 class OsFile:
     """A file of an `OsFiles`, which holds the handle."""
 
-    __slots__ = ("_files", "path", "size")
+    __slots__ = ("_files", "_find_handle", "path", "size")
 
     def __init__(self, files: OsFiles, path: str, size: int) -> None:
         self._files = files
+        self._find_handle = files.find_handle
         self.path = path
         self.size = size
 
     def read(self, at: int, size: int) -> bytes:
-        return os.pread(self._files.handle(self.path), size, at)
+        handle = self._find_handle(self.path)
+        if handle is None:
+            handle = self._files.handle(self.path)
+        return os.pread(handle, size, at)
 
     def write(self, at: int, parts: Sequence[Buffer]) -> None:
-        _write_whole(self._files.handle(self.path), self.path, at, parts)
+        path = self.path
+        handle = self._find_handle(path)
+        if handle is None:
+            handle = self._files.handle(path)
+        if len(parts) > 1:
+            _write_whole(handle, path, at, parts)
+            return
+        try:
+            written = os.pwrite(handle, parts[0], at)
+        except OSError as error:
+            _check_full(error, path)
+            raise
+        if written < len(parts[0]):
+            _write_whole(handle, path, at, parts)
 
     def clear(self, at: int) -> None:
         handle = self._files.handle(self.path)
@@ -357,8 +376,6 @@ def allow_handles(wanted: int) -> int:
 def _write_whole(handle: int, path: str, at: int, parts: Sequence[Buffer]) -> None:
     """Write all parts, and go on after a short write."""
     try:
-        if len(parts) == 1 and os.pwritev(handle, parts, at) == len(parts[0]):
-            return
         for first in range(0, len(parts), _BUFFERS_MAX):
             together = parts if len(parts) <= _BUFFERS_MAX else parts[first : first + _BUFFERS_MAX]
             wanted = sum(map(len, together))
@@ -369,9 +386,14 @@ def _write_whole(handle: int, path: str, at: int, parts: Sequence[Buffer]) -> No
                     written += os.pwrite(handle, rest[written:], at + written)
             at += wanted
     except OSError as error:
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            raise DiskFull(path) from error
+        _check_full(error, path)
         raise
+
+
+def _check_full(error: OSError, path: str) -> None:
+    """Raise `DiskFull` if a write failed for that reason."""
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        raise DiskFull(path) from error
 
 
 def _sync(path: str | Path, sync: Callable[[int], None]) -> None:

@@ -25,19 +25,21 @@ from __future__ import annotations
 
 from array import array
 from datetime import datetime
-from functools import lru_cache
 from struct import Struct
 from sys import byteorder
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from downrange.errors import DiskFull
 from downrange.store.files import Write
-from downrange.wire.hashes import key_hash, key_hash_behind
+from downrange.store.key_slots import ENTRY, PAGE_SLOTS_LOG2, SLOT_BYTES, KeySlots
+from downrange.wire.batches import KEY_ENTRY
+from downrange.wire.hashes import key_hash
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
 
     from downrange.store.files import File, Files
+    from downrange.store.key_slots import PureKeySlots
 
 FOLDER: Final = "index"
 SLOTS: Final = 5_000_000
@@ -47,11 +49,7 @@ MEMORY_ENTRIES: Final = 8192
 FOUND_MAX: Final = 64
 
 _HEADER: Final = Struct(">qqqqii")
-_ENTRY: Final = Struct(">iqii")
-_ENTRY_BYTES: Final = _ENTRY.size
-_SLOT_BYTES: Final = 4
-#: Slots are written in pages of 4 KiB.
-_PAGE_SLOTS_LOG2: Final = 10
+_ENTRY_BYTES: Final = ENTRY.size
 
 
 class Found(NamedTuple):
@@ -108,11 +106,11 @@ class KeyIndexFile:
     def __init__(
         self, files: Files, name: str, slot_count: int, entries_max: int, memory_entries: int
     ) -> None:
-        self._entries_at = _HEADER.size + slot_count * _SLOT_BYTES
+        self._entries_at = _HEADER.size + slot_count * SLOT_BYTES
         size = self._entries_at + entries_max * _ENTRY_BYTES
         self._file: File = files.open(f"{FOLDER}/{name}", size=size)
         self._slot_count = slot_count
-        self._slots: memoryview[int] | None = None  # read when the first one changes
+        self._slots: PureKeySlots | None = None  # read when the first one changes
         self._changed_pages: set[int] = set()  # since the last flush began
         self._flushing_pages: set[int] = set()  # being written by a flush
         self._memory = bytearray()
@@ -135,29 +133,23 @@ class KeyIndexFile:
         """How many entries still fit."""
         return max(self.entries_max - self.count, 0)
 
-    def put(self, entries: Sequence[tuple[int, int]], store_ms: int) -> None:
-        """Add entries, key hashes with log offsets; the file must have room for them."""
+    def put(self, entries: bytes, store_ms: int) -> None:
+        """Add entries in the form of `KEY_ENTRY`; the file must have room for them."""
         slots = self._slots
         if slots is None:
             slots = self._load_slots()
         number = self.count
         if number == 1:
-            self.begin_ms, self.begin_offset = store_ms, entries[0][1]
+            self.begin_ms, self.begin_offset = store_ms, KEY_ENTRY.unpack_from(entries)[1]
         seconds = min(max((store_ms - self.begin_ms) // 1000, 0), 0x7FFFFFFF)
-        memory, slot_count, note_page = self._memory, self._slot_count, self._changed_pages.add
-        for hash_value, log_offset in entries:
-            slot = hash_value % slot_count
-            previous = slots[slot]
-            if not 0 < previous < number:
-                previous = 0
-                self.slots_used += 1
-            memory += _ENTRY.pack(hash_value, log_offset, seconds, previous)
-            slots[slot] = number
-            note_page(slot >> _PAGE_SLOTS_LOG2)
-            number += 1
-        self.count = number
-        self.end_ms, self.end_offset = store_ms, entries[-1][1]
-        if len(memory) >= self._memory_bytes_max:
+        data, pages, slots_taken = slots.put(entries, number, seconds)
+        self._memory += data
+        self._changed_pages.update(pages)
+        self.slots_used += slots_taken
+        self.count = number + len(entries) // KEY_ENTRY.size
+        self.end_ms = store_ms
+        self.end_offset = KEY_ENTRY.unpack_from(entries, len(entries) - KEY_ENTRY.size)[1]
+        if len(self._memory) >= self._memory_bytes_max:
             self._spill()
 
     def find(self, hash_value: int, begin_ms: int, end_ms: int, found_max: int) -> list[int]:
@@ -185,8 +177,8 @@ class KeyIndexFile:
                 self.end_ms = self.begin_ms + seconds * 1000
                 break
             slot = hash_value % self._slot_count
-            self._load_slots()[slot] = previous
-            self._changed_pages.add(slot >> _PAGE_SLOTS_LOG2)
+            self._load_slots().set(slot, previous)
+            self._changed_pages.add(slot >> PAGE_SLOTS_LOG2)
             self.slots_used -= previous == 0
             self.count -= 1
         if self.count == before:
@@ -260,9 +252,9 @@ class KeyIndexFile:
         first = 0
         for index, page in enumerate(pages):
             if index + 1 == len(pages) or pages[index + 1] != page + 1:
-                begin = pages[first] << _PAGE_SLOTS_LOG2
-                end = min((page + 1) << _PAGE_SLOTS_LOG2, self._slot_count)
-                runs.append((_HEADER.size + begin * _SLOT_BYTES, slots[begin:end].tobytes()))
+                begin = pages[first] << PAGE_SLOTS_LOG2
+                end = min((page + 1) << PAGE_SLOTS_LOG2, self._slot_count)
+                runs.append((_HEADER.size + begin * SLOT_BYTES, slots.part(begin, end)))
                 first = index + 1
         return runs
 
@@ -272,30 +264,29 @@ class KeyIndexFile:
         """Return an entry's hash, log offset, seconds, and the number of the one before it."""
         if number >= self._memory_from:
             at = (number - self._memory_from) * _ENTRY_BYTES
-            hash_value, log_offset, seconds, previous = _ENTRY.unpack_from(self._memory, at)
+            hash_value, log_offset, seconds, previous = ENTRY.unpack_from(self._memory, at)
         else:
             data = self._file.read(self._entries_at + number * _ENTRY_BYTES, _ENTRY_BYTES)
-            hash_value, log_offset, seconds, previous = _ENTRY.unpack(data)
+            hash_value, log_offset, seconds, previous = ENTRY.unpack(data)
         return hash_value, log_offset, seconds, previous
 
     def _newest(self, slot: int) -> int:
         """Return the number of a slot's newest entry, or 0."""
         if self._slots is None:
-            data = self._file.read(_HEADER.size + slot * _SLOT_BYTES, _SLOT_BYTES)
+            data = self._file.read(_HEADER.size + slot * SLOT_BYTES, SLOT_BYTES)
             number = int.from_bytes(data, "big", signed=True)
         else:
-            number = self._slots[slot]
+            number = self._slots.get(slot)
         return number if 0 < number < self.count else 0
 
-    def _load_slots(self) -> memoryview[int]:
+    def _load_slots(self) -> PureKeySlots:
         """Return all slots, in memory."""
         if self._slots is None:
-            size = self._slot_count * _SLOT_BYTES
             if self.count == 1:
-                data = bytearray(size)  # takes memory only for pages that are touched
+                self._slots = KeySlots(self._slot_count)
             else:
-                data = bytearray(_swapped(self._file.read(_HEADER.size, size)))
-            self._slots = memoryview(data).cast("i")
+                size = self._slot_count * SLOT_BYTES
+                self._slots = KeySlots.load(_swapped(self._file.read(_HEADER.size, size)))
         return self._slots
 
 
@@ -336,7 +327,6 @@ class KeyIndex:
         slots: Slots per file.
         entries: Entries per file, including the unused number 0.
         memory_entries: Entries that are kept in memory.
-        index_tags: Whether a tag is indexed like a key, as `T#tag`.
     """
 
     def __init__(
@@ -345,14 +335,11 @@ class KeyIndex:
         slots: int = SLOTS,
         entries: int = ENTRIES,
         memory_entries: int = MEMORY_ENTRIES,
-        *,
-        index_tags: bool = False,
     ) -> None:
         self._files = files
         self._slots = slots
         self._entries = entries
         self._memory_entries = memory_entries
-        self._index_tags = index_tags
         self._chain = [self._open(name) for name in files.names(FOLDER)]
 
     @property
@@ -360,41 +347,14 @@ class KeyIndex:
         """The log offset of the newest indexed record, or -1."""
         return next((file.end_offset for file in reversed(self._chain) if file.count > 1), -1)
 
-    def collect(
-        self,
-        entries: list[tuple[int, int]],
-        front: int,
-        log_offset: int,
-        unique_key: str | None,
-        keys: str | None,
-        tag: str | None,
-    ) -> None:
-        """Append the entries of a record: of its unique id and of the user's keys.
-
-        Args:
-            entries: Hashes of keys with log offsets, for `put`.
-            front: The `key_front` of the record's topic.
-            log_offset: The record's position.
-            unique_key: Its property UNIQ_KEY.
-            keys: Its property KEYS: keys with blanks between them.
-            tag: Its property TAGS, which is a key like `T#tag` if tags are indexed.
-        """
-        if unique_key:
-            entries.append((key_hash_behind(front, unique_key), log_offset))
-        if keys:
-            for key in keys.split(" "):
-                if key:
-                    entries.append((key_hash_behind(front, key), log_offset))  # noqa: PERF401
-        if tag and self._index_tags:
-            entries.append((_tag_key_hash(front, tag), log_offset))
-
-    def put(self, entries: Sequence[tuple[int, int]], store_ms: int) -> None:
-        """Add entries, key hashes with log offsets, of records with one store time."""
+    def put(self, entries: bytes | bytearray, store_ms: int) -> None:
+        """Add entries, in the form of `KEY_ENTRY`, of records with one store time."""
+        entries = bytes(entries)
         while entries:
             if not self._chain or not self._chain[-1].room:
                 self._begin_file(store_ms)
             newest = self._chain[-1]
-            room = newest.room
+            room = newest.room * KEY_ENTRY.size
             newest.put(entries if len(entries) <= room else entries[:room], store_ms)
             entries = entries[room:]
 
@@ -453,8 +413,3 @@ class KeyIndex:
 
     def _open(self, name: str) -> KeyIndexFile:
         return KeyIndexFile(self._files, name, self._slots, self._entries, self._memory_entries)
-
-
-@lru_cache(maxsize=4096)
-def _tag_key_hash(front: int, tag: str) -> int:
-    return key_hash_behind(front, f"T#{tag}")

@@ -7,39 +7,43 @@ per segment.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 from downrange.errors import CorruptStore, MalformedRecord, StoreError
 from downrange.store.files import SECTOR_BYTES, Write
 from downrange.store.segments import SegmentChain
-from downrange.wire.batches import RecordBatch, encode_items, encode_run
+from downrange.store.unit_runs import GAP_BYTES
 from downrange.wire.limits import INT32_MAX
 from downrange.wire.records import (
     BLANK_BYTES_MIN,
     BLANK_MAGIC,
     LOG_OFFSET_AT,
     RECORD_BYTES_MIN,
+    Record,
     blank_record,
     decode_record,
     encode_parts,
     index_fields,
     intact_run,
 )
+from downrange.wire.run_items import encode_items
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from downrange.store.files import Buffer, File, Files
-    from downrange.wire.batches import RunItem
-    from downrange.wire.records import IndexFields, Record
+    from downrange.store.indexed_run import IndexedRun
+    from downrange.wire.batches import RecordRun
+    from downrange.wire.records import IndexFields
+    from downrange.wire.run_items import RunForm, RunItem
+
+#: Bytes of the log, a position in them and its log offset -> what the indexes need of the records.
+IndexRun: TypeAlias = "Callable[[bytes, int, int], IndexedRun]"
 
 FOLDER: Final = "commitlog"
 SEGMENT_BYTES: Final = 1024 * 1024 * 1024
 #: Bytes per read when the log is walked.
 _READ_BYTES: Final = 1024 * 1024
-#: Runs of records with a smaller gap between them are read with one call, gap included: a call of
-#: its own takes as long as copying this many bytes.
-GAP_BYTES: Final = 8 * 1024
 _NUL: Final = "a property has a NUL byte, which recovery would take for a torn write; remove it"
 
 
@@ -86,20 +90,18 @@ class _Layout:
         self.position += size
         self._left -= size
 
-    def add_batch(self, batch: RecordBatch) -> None:
-        data = batch.data
-        if any(data.find(0, start, end) >= 0 for _, _, start, end in batch.spans):
+    def add_run(self, run: RecordRun) -> None:
+        if run.has_nul:
             raise StoreError(_NUL)
-        batch.log_offsets, batch.sizes = [], []  # an earlier append may have failed
-        while len(batch.sizes) < len(batch.spans):
-            parts, unfit_size = encode_run(batch, self.position, self._left)
+        while True:
+            parts, unfit_size = run.encode(self.position, self._left)
             self._parts += parts
-            if parts:
-                used = batch.log_offsets[-1] + batch.sizes[-1] - self.position
-                self.position += used
-                self._left -= used
-            if unfit_size:
-                self._begin_segment(unfit_size)
+            size = sum(map(len, parts))
+            self.position += size
+            self._left -= size
+            if not unfit_size:
+                break
+            self._begin_segment(unfit_size)
 
     def _begin_segment(self, size: int) -> None:
         """Fill the segment with a blank record and continue in the next one."""
@@ -111,6 +113,22 @@ class _Layout:
         self.position += blank_bytes
         self._left, self._parts = room, []
         self.runs.append((self.position, self._parts))
+
+
+class ScannedRun(NamedTuple):
+    """Records that were read together.
+
+    Attributes:
+        run: What the indexes need of them.
+        place: Where they are: bytes of the log, the position in them, the log offset.
+    """
+
+    run: IndexedRun
+    place: tuple[bytes, int, int]
+
+    def one_by_one(self) -> list[IndexFields]:
+        """Return what the indexes need of each record."""
+        return intact_run(*self.place)[: self.run[0]]
 
 
 class _Reader:
@@ -160,16 +178,18 @@ class _Reader:
             return self._decode(position)
         return None
 
-    def next_run(self) -> list[IndexFields]:
+    def next_run(self, index_run: IndexRun) -> ScannedRun | None:
         """Return what the indexes need of the next records in the buffer, as far as they are usual.
 
         `next_record` reads the record behind them.
         """
-        run = intact_run(self._buffer, self.position - self._begun, self.position)
-        if run:
-            last_offset, last_size, *_ = run[-1]
-            self.position = last_offset + last_size
-        return run
+        place = (self._buffer, self.position - self._begun, self.position)
+        run = index_run(*place)
+        count, size, *_ = run
+        if not count:
+            return None
+        self.position += size
+        return ScannedRun(run, place)
 
     def _fill(self, size: int) -> None:
         self._buffer, self._begun = self._chain.read(self.position, size), self.position
@@ -211,11 +231,12 @@ class CommitLog:
         segment_bytes: The size of a segment; a record must fit into one.
     """
 
-    __slots__ = ("_chain", "_dropped", "end", "flushed", "segment_bytes")
+    __slots__ = ("_chain", "_dropped", "_room", "end", "flushed", "segment_bytes")
 
     def __init__(self, files: Files, segment_bytes: int = SEGMENT_BYTES) -> None:
         self._chain = SegmentChain(files, FOLDER, segment_bytes)
         self._dropped: list[str] = []  # paths of files to be removed
+        self._room = segment_bytes - BLANK_BYTES_MIN  # for records in a segment
         #: The size of a segment.
         self.segment_bytes = segment_bytes
         #: The position behind the last record, where the next one is written.
@@ -233,7 +254,7 @@ class CommitLog:
         """The first positions of all segments."""
         return list(self._chain.starts)
 
-    def append(self, records: Sequence[Record | RecordBatch]) -> None:
+    def append(self, records: Sequence[Record | RecordRun]) -> None:
         """Write records behind the last one, and set their log offsets, sizes and CRCs.
 
         After an error, the log is unchanged.
@@ -245,10 +266,10 @@ class CommitLog:
         """
         layout = _Layout(self.end, self.segment_bytes)
         for record in records:
-            if isinstance(record, RecordBatch):
-                layout.add_batch(record)
-            else:
+            if isinstance(record, Record):
                 layout.add(record)
+            else:
+                layout.add_run(record)
         try:
             for position, parts in layout.runs:
                 if parts:
@@ -258,37 +279,44 @@ class CommitLog:
             raise
         self.end = layout.position
 
-    def append_run(self, shared: Record, items: Sequence[RunItem]) -> list[int] | None:
+    def append_run(
+        self,
+        form: RunForm,
+        items: Sequence[RunItem],
+        queue_offset: int,
+        born_ms: int,
+        store_ms: int,
+    ) -> bytes | None:
         """Write the records of a run behind the last one, with one system call.
 
         Args:
-            shared: What they have in common, with the queue offset of the first; its log offset is
-                set.
+            form: What they have in common.
             items: The records.
+            queue_offset: Of the first one.
+            born_ms: When they were made.
+            store_ms: Their store time.
 
         Returns:
-            Their sizes; or None if they do not fit into the segment. Then nothing is written.
+            Their units in the queue's index; or None if they do not fit into the segment. Then
+            nothing is written.
 
         Raises:
             DiskFull: There is no space; the log is unchanged.
-            StoreError: A property has a NUL byte.
             Unencodable: A record cannot be encoded.
         """
-        for _, properties, _ in items:
-            if 0 in properties:
-                raise StoreError(_NUL)
-        position = shared.log_offset = self.end
-        parts, sizes = encode_items(shared, items)
-        size = sum(sizes)
-        if size > self.segment_bytes - position % self.segment_bytes - BLANK_BYTES_MIN:
+        position, chain = self.end, self._chain
+        data, units = encode_items(form, items, queue_offset, position, born_ms, store_ms)
+        size, at = len(data), position % self.segment_bytes
+        if at + size > self._room:
             return None
         try:
-            self._chain.write(position, [b"".join(parts)])
+            file = chain.find_open(position - at) or chain.file(position - at)
+            file.write(at, (data,))
         except Exception:
-            self._chain.cut(position)
+            chain.cut(position)
             raise
         self.end = position + size
-        return sizes
+        return units
 
     def read(self, position: int, size: int) -> bytes:
         """Return the bytes of a record whose size is known from an index."""
@@ -300,6 +328,9 @@ class CommitLog:
         Args:
             runs: First and last positions, in the order of the log. A run must not span segments.
         """
+        if len(runs) == 1:
+            begin, end = runs[0]
+            return [self._chain.read(begin, end - begin)]
         groups: list[list[tuple[int, int]]] = []  # each is one read
         segment_bytes, near_from, near_to = self.segment_bytes, 0, -1
         for run in runs:
@@ -359,11 +390,14 @@ class CommitLog:
         while (record := reader.next_record()) is not None:
             yield record
 
-    def scan(self, position: int, *, was_clean: bool) -> Iterator[list[IndexFields]]:
+    def scan(
+        self, position: int, index_run: IndexRun, *, was_clean: bool
+    ) -> Iterator[IndexFields | ScannedRun]:
         """Read the same records, many at once, and only what the indexes need of them.
 
         Args:
             position: Where the first record begins.
+            index_run: Reads many records; see `indexed_run`.
             was_clean: Whether the store had been closed. If not, a torn record is an error, too.
 
         Raises:
@@ -373,7 +407,10 @@ class CommitLog:
         while (record := reader.next_record()) is not None:
             if not was_clean and is_torn(record):
                 raise self.corrupt(record.log_offset, "its end was not written")
-            yield [index_fields(record), *reader.next_run()]
+            yield index_fields(record)
+            run = reader.next_run(index_run)
+            if run is not None:
+                yield run
 
     def begin_scan(self, position: int) -> None:
         """Note that everything before a position is durable, and that the log is read from there.

@@ -26,30 +26,37 @@ from downrange.errors import CorruptStore, DiskFull, MalformedRecord
 from downrange.store import log as commit_log
 from downrange.store import queue_index
 from downrange.store.checkpoint import Checkpoint, save_checkpoint
+from downrange.store.indexed_run import index_run
 from downrange.store.key_index import ENTRIES, MEMORY_ENTRIES, SLOTS, KeyIndex
-from downrange.store.log import CommitLog
+from downrange.store.log import CommitLog, ScannedRun
 from downrange.store.queue_index import QueueIndex, Unit
-from downrange.store.recovery import ABORT, REBUILD, recover
-from downrange.wire.batches import RecordBatch
+from downrange.store.recovery import ABORT, REBUILD, Indexed, recover
+from downrange.store.unit_runs import neighbours
+from downrange.wire.batches import add_key_entries
 from downrange.wire.codes import TransactionFlag
 from downrange.wire.hashes import tag_hash
 from downrange.wire.limits import FRAME_BYTES_MAX
 from downrange.wire.properties import PropertyKey, index_properties
-from downrange.wire.records import decode_record
+from downrange.wire.records import Record, decode_record
+from downrange.wire.run_items import fill
+from downrange.wire.system_names import SCHEDULE_TOPIC
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from downrange.store.files import Files, Write
+    from downrange.store.indexed_run import IndexedRun
     from downrange.store.key_index import Found, KeyFlush
     from downrange.store.log import LogFlush
-    from downrange.store.queue_index import Numbers
-    from downrange.wire.batches import RunItem
-    from downrange.wire.records import IndexFields, Record
+    from downrange.wire.batches import RecordRun
+    from downrange.wire.records import IndexFields
+    from downrange.wire.run_items import RunForm, RunItem
 
 # Plain values: arithmetic and hashing of enum members cost more than the rest of a lookup.
 #: Records with this bit, prepared and rolled-back ones, are in no queue.
 _PREPARED: Final = int(TransactionFlag.PREPARED)
+#: The topic of delayed messages, whose units have their delivery times.
+_DELAY_TOPIC: Final = SCHEDULE_TOPIC.encode()
 _UNIQUE_KEY: Final = PropertyKey.UNIQUE_KEY.value
 _KEYS: Final = PropertyKey.KEYS.value
 _TAGS: Final = PropertyKey.TAGS.value
@@ -57,9 +64,6 @@ _TAGS: Final = PropertyKey.TAGS.value
 UnitTag: TypeAlias = "Callable[[bytes, int, int, str | None], int]"
 #: How many queues a full flush searches for files that are no longer needed.
 _QUEUES_SWEPT: Final = 64
-#: The gaps between the records of one `read_range` together, so that it never takes long. A gap
-#: counts as `GAP_BYTES` at most, because larger ones are not read.
-_GAPS_BYTES_MAX: Final = 4 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -146,8 +150,8 @@ class MessageStore:
         files: The folder; only this store may write to it.
         options: Sizes of its files.
         unit_tag: Returns the tag hash of a record's queue unit, given the record's topic, queue id,
-            store time and tag. A delayed message has its delivery time there; the default is the
-            hash of the tag.
+            store time and tag. A delayed message (SCHEDULE_TOPIC_XXXX) has its delivery time
+            there; all others must have the hash of the tag, which is the default.
 
     Raises:
         CorruptStore: A durable part of the store is damaged; names file and position.
@@ -180,12 +184,12 @@ class MessageStore:
             options.key_slots,
             options.key_entries,
             options.key_memory_entries,
-            index_tags=options.index_tags,
         )
         self.recovery = recover(
             files,
             self.log,
             self._cut_indexes,
+            self._index_run,
             self._index_again,
             self._save_recovered,
             save_records=options.recovery_records,
@@ -198,17 +202,17 @@ class MessageStore:
 
     def append(
         self,
-        records: Sequence[Record | RecordBatch],
+        records: Sequence[Record | RecordRun],
         now_ms: int,
         properties: Sequence[Mapping[str, str]] | None = None,
     ) -> None:
         """Store records together. After an error, none of them is stored.
 
         Args:
-            records: Their `size`, `body_crc`, both offsets and `store_ms` are set.
+            records: Their `size`, `body_crc`, both offsets and `store_ms` are set. Runs of records
+                have neither prepared ones nor delayed ones.
             now_ms: The time of the clock.
-            properties: The records' properties, if they are parsed already. Those of a batch are
-                taken from the batch.
+            properties: The records' properties, if they are parsed already. Runs have their own.
 
         Raises:
             DiskFull: There is no space.
@@ -217,70 +221,74 @@ class MessageStore:
         if now_ms > self._last_ms:  # store times never go back
             self._last_ms = now_ms
         store_ms = self._last_ms
-        queues: list[QueueIndex | None] = []  # of each record
+        queues: list[list[QueueIndex]] = []  # of each entry
         next_offsets: dict[QueueIndex, int] = {}
         for entry in records:
-            if isinstance(entry, RecordBatch):
-                record, count = entry.shared, len(entry.spans)
-            else:
-                record, count = entry, 1
-            record.store_ms = store_ms
-            if record.sys_flag & _PREPARED:
-                assert count == 1, "a prepared record is never part of a batch"
-                record.queue_offset = 0
-                queues.append(None)
+            if not isinstance(entry, Record):
+                queues.append(self._begin_run(entry, store_ms, next_offsets))
                 continue
-            queue = self._current.get((record.topic_bytes, record.queue_id))
+            entry.store_ms = store_ms
+            if entry.sys_flag & _PREPARED:
+                entry.queue_offset = 0
+                queues.append([])
+                continue
+            queue = self._current.get((entry.topic_bytes, entry.queue_id))
             if queue is None:
-                queue = self._queue_of(record.topic_bytes, record.queue_id)
-            offset = next_offsets.get(queue, queue.max_offset)
-            record.queue_offset = offset
-            next_offsets[queue] = offset + count
-            queues.append(queue)
+                queue = self._queue_of(entry.topic_bytes, entry.queue_id)
+            entry.queue_offset = offset = next_offsets.get(queue, queue.max_offset)
+            next_offsets[queue] = offset + 1
+            queues.append([queue])
         self.log.append(records)
-        keyed: list[tuple[int, int]] = []
-        for number, (entry, queue) in enumerate(zip(records, queues, strict=True)):
-            if queue is None:
+        keyed = bytearray()
+        index_tags, unit_tag = self._options.index_tags, self._unit_tag
+        for number, (entry, found) in enumerate(zip(records, queues, strict=True)):
+            if not isinstance(entry, Record):
+                for queue, units in zip(found, entry.queue_units(), strict=True):
+                    queue.put_units(units)
+                keyed += entry.key_entries([queue.key_front for queue in found], index_tags)
                 continue
-            if isinstance(entry, RecordBatch):
-                self._index_batch(entry, queue, keyed)
+            if not found:
                 continue
+            (queue,) = found
             known = entry.properties() if properties is None else properties[number]
             tag = known.get(_TAGS)
-            if self._unit_tag is None:
+            if unit_tag is None:
                 tag_code = tag_hash(tag)
             else:
-                tag_code = self._unit_tag(entry.topic_bytes, entry.queue_id, store_ms, tag)
+                tag_code = unit_tag(entry.topic_bytes, entry.queue_id, store_ms, tag)
             log_offset = entry.log_offset
             queue.put(log_offset, entry.size, tag_code)
             unique_key, keys = known.get(_UNIQUE_KEY), known.get(_KEYS)
-            self._keys.collect(keyed, queue.key_front, log_offset, unique_key, keys, tag)
+            tag_key = tag if index_tags else None
+            add_key_entries(keyed, queue.key_front, log_offset, unique_key, keys, tag_key)
         self._keys.put(keyed, store_ms)
         self._dirty.update(next_offsets)
 
-    def _index_batch(
-        self, batch: RecordBatch, queue: QueueIndex, keyed: list[tuple[int, int]]
-    ) -> None:
-        tags = [properties.get(_TAGS) for properties in batch.properties]
-        unit_tag, shared = self._unit_tag, batch.shared
-        if unit_tag is None:
-            tag_codes = list(map(tag_hash, tags))
-        else:
-            topic, queue_id, store_ms = shared.topic_bytes, shared.queue_id, shared.store_ms
-            tag_codes = [unit_tag(topic, queue_id, store_ms, tag) for tag in tags]
-        queue.put_all(batch.log_offsets, batch.sizes, tag_codes)
-        collect, front = self._keys.collect, queue.key_front
-        for known, tag, log_offset in zip(batch.properties, tags, batch.log_offsets, strict=True):
-            collect(keyed, front, log_offset, known.get(_UNIQUE_KEY), known.get(_KEYS), tag)
+    def _begin_run(
+        self, run: RecordRun, store_ms: int, next_offsets: dict[QueueIndex, int]
+    ) -> list[QueueIndex]:
+        """Set the offsets of a run of records; return its queues."""
+        queues: list[QueueIndex] = []
+        offsets: list[int] = []
+        for key, count in zip(run.queues, run.counts, strict=True):
+            queue = self._current.get(key)
+            if queue is None:
+                queue = self._queue_of(*key)
+            offset = next_offsets.get(queue, queue.max_offset)
+            next_offsets[queue] = offset + count
+            queues.append(queue)
+            offsets.append(offset)
+        run.begin(store_ms, offsets)
+        return queues
 
-    def append_run(self, shared: Record, items: Sequence[RunItem], now_ms: int) -> int:
+    def append_run(self, form: RunForm, items: Sequence[RunItem], now_ms: int) -> int:
         """Store records of the broker together in one queue; return the offset of the first.
 
         Their keys are not indexed. (Recovery does so; nobody looks for them.)
 
         Args:
-            shared: All fields but bodies and properties, which are empty.
-            items: The records.
+            form: What they have in common.
+            items: The records, which are made now.
             now_ms: The time of the clock.
 
         Raises:
@@ -289,23 +297,24 @@ class MessageStore:
         """
         if now_ms > self._last_ms:  # store times never go back
             self._last_ms = now_ms
-        shared.store_ms = self._last_ms
-        queue = self._current.get((shared.topic_bytes, shared.queue_id))
+        queue = self._current.get(form.queue)
         if queue is None:
-            queue = self._queue_of(shared.topic_bytes, shared.queue_id)
-        first = shared.queue_offset = queue.max_offset
-        sizes = self.log.append_run(shared, items)
-        if sizes is None:  # at the end of a segment
+            queue = self._queue_of(*form.queue)
+        first = queue.max_offset
+        units = self.log.append_run(form, items, first, now_ms, self._last_ms)
+        if units is None:  # at the end of a segment
             records = [
-                replace(shared, body=body, property_bytes=properties)
-                for body, properties, _ in items
+                replace(
+                    form.shared,
+                    born_ms=now_ms,
+                    body=fill(body, body_values),
+                    property_bytes=fill(properties, values),
+                )
+                for body, body_values, properties, values, _ in items
             ]
             self.append(records, now_ms)
             return first
-        log_offset = shared.log_offset
-        for item, size in zip(items, sizes, strict=True):
-            queue.put(log_offset, size, item[2])
-            log_offset += size
+        queue.put_units(units)
         self._dirty.add(queue)
         return first
 
@@ -432,36 +441,20 @@ class MessageStore:
         except CorruptStore:
             return None  # bytes of a body that only begin like a record
 
-    def read_range(self, units: Iterable[Numbers], bytes_max: int) -> Fetched:
+    def read_range(self, units: bytes, bytes_max: int) -> Fetched:
         """Return the records of units, with as few reads as possible.
 
         Args:
-            units: Units of one queue, in its order; only as many as needed are consumed.
+            units: Units of one queue, in its order; see `QueueIndex.packed`.
             bytes_max: The limit of all records together. The first one is returned in any case.
 
         Returns:
             The records up to the first one that was deleted, that exceeds the limit, or that has
             too many records of other queues before it.
         """
-        log_first, log_end = self.log.first, self.log.end
-        runs: list[tuple[int, int]] = []  # first and last positions of neighbours in the log
-        begin = end = count = total = gaps = 0
-        for log_offset, size, _ in units:
-            total += size
-            if not log_first <= log_offset < log_end or (total > bytes_max and count):
-                break
-            if log_offset != end:
-                if count:
-                    gaps += min(log_offset - end, commit_log.GAP_BYTES)
-                    if gaps > _GAPS_BYTES_MAX:
-                        break
-                    runs.append((begin, end))
-                begin = log_offset
-            end = log_offset + size
-            count += 1
-        if count:
-            runs.append((begin, end))
-        return Fetched(count, self.log.read_runs(runs))
+        log = self.log
+        count, runs = neighbours(units, log.first, log.end, bytes_max)
+        return Fetched(count, log.read_runs(runs))
 
     def find(self, topic: str, key: str, *, begin_ms: int, end_ms: int, found_max: int) -> Found:
         """Find messages by key. The index has only hashes, so callers must compare the keys."""
@@ -525,48 +518,64 @@ class MessageStore:
         for topic, queue_id in list(self.queue_names()):
             self._open_queue(topic, queue_id).cut_from(log_offset)
 
-    def _index_again(self, entries: Sequence[IndexFields]) -> tuple[int, CorruptStore | None]:
-        """Index records of the log during recovery, where an index does not have them already.
+    def _index_run(self, data: bytes, at: int, log_offset: int) -> IndexedRun:
+        """Read what the indexes need of records in the log."""
+        topic = b"" if self._unit_tag is None else _DELAY_TOPIC
+        keys_end, index_tags = self._keys.end_offset, self._options.index_tags
+        return index_run(data, at, log_offset, keys_end, index_tags, topic)
 
-        Returns:
-            How many were indexed, and what is wrong with the next one.
-        """
-        keys, current, unit_tag, mark_dirty = (
-            self._keys,
-            self._current,
-            self._unit_tag,
-            self._dirty.add,
-        )
+    def _index_again(self, found: IndexFields | ScannedRun) -> Indexed:
+        """Index records of the log during recovery, where an index does not have them already."""
+        if not isinstance(found, ScannedRun):
+            return self._index_each([found])
+        count, size, newest_ms, queues, keys = found.run
+        known = [self._queue_again(topic, queue_id) for topic, queue_id, _, _ in queues]
+        for queue, (_, _, first, _) in zip(known, queues, strict=True):
+            if queue.max_offset != first:  # its index has some of them, or begins with one
+                return self._index_each(found.one_by_one())
+        for queue, (_, _, _, units) in zip(known, queues, strict=True):
+            queue.put_units(units)
+        self._dirty.update(known)
+        for store_ms, entries in keys:
+            self._keys.put(entries, store_ms)
+        return Indexed(count, found.place[2] + size, newest_ms)
+
+    def _index_each(self, entries: Sequence[IndexFields]) -> Indexed:
+        """Index records one by one."""
+        keys, unit_tag = self._keys, self._unit_tag
         keys_end = keys.end_offset
-        keyed: list[tuple[int, int]] = []  # entries of records with the store time `keyed_ms`
-        keyed_ms, count, problem = 0, 0, None
+        index_tags = self._options.index_tags
+        count = end = newest_ms = 0
         for log_offset, size, queue_id, queue_offset, sys_flag, store_ms, topic, data in entries:
             if not sys_flag & _PREPARED:
-                queue = current.get((topic, queue_id))
-                if queue is None:
-                    queue = self._queue_of(topic, queue_id)
-                    self._remove_unneeded()  # a queue that begins again may need the same files
+                queue = self._queue_again(topic, queue_id)
                 unique_key, user_keys, tag = index_properties(data)
                 tag_code = (
                     tag_hash(tag) if unit_tag is None else unit_tag(topic, queue_id, store_ms, tag)
                 )
-                if queue_offset == queue.max_offset:
-                    queue.put(log_offset, size, tag_code)
-                else:
-                    try:
-                        queue.put_again(queue_offset, Unit(log_offset, size, tag_code))
-                    except CorruptStore as error:
-                        problem = error
-                        break
-                mark_dirty(queue)
+                try:
+                    queue.put_again(queue_offset, Unit(log_offset, size, tag_code))
+                except CorruptStore as error:
+                    return Indexed(count, end, newest_ms, error)
+                self._dirty.add(queue)
                 if log_offset > keys_end:
-                    if store_ms != keyed_ms:
-                        keys.put(keyed, keyed_ms)
-                        keyed, keyed_ms = [], store_ms
-                    keys.collect(keyed, queue.key_front, log_offset, unique_key, user_keys, tag)
+                    keyed = bytearray()
+                    tag_key = tag if index_tags else None
+                    add_key_entries(
+                        keyed, queue.key_front, log_offset, unique_key, user_keys, tag_key
+                    )
+                    keys.put(keyed, store_ms)
             count += 1
-        keys.put(keyed, keyed_ms)
-        return count, problem
+            end, newest_ms = log_offset + size, max(newest_ms, store_ms)
+        return Indexed(count, end, newest_ms)
+
+    def _queue_again(self, topic: bytes, queue_id: int) -> QueueIndex:
+        """Return the queue of a record during recovery."""
+        queue = self._current.get((topic, queue_id))
+        if queue is None:
+            queue = self._queue_of(topic, queue_id)
+            self._remove_unneeded()  # a queue that begins again may need the same files
+        return queue
 
     def _save_recovered(self, last_ms: int) -> str | None:
         """Flush during recovery; return the problem if the disk is full.

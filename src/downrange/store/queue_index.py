@@ -14,17 +14,16 @@ crash, recovery builds units that were only in memory again from the log.
 
 from __future__ import annotations
 
-from itertools import chain
-from struct import Struct
-from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from downrange.errors import CorruptStore, DiskFull, StoreError
 from downrange.store.files import Write
 from downrange.store.segments import SegmentChain
+from downrange.store.unit_runs import UNIT, UNIT_BYTES
 from downrange.wire.hashes import key_front
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterator
 
     from downrange.store.files import Files
 
@@ -32,14 +31,9 @@ FOLDER: Final = "consumequeue"
 SEGMENT_UNITS: Final = 300_000
 MEMORY_UNITS: Final = 1024
 
-_UNIT: Final = Struct(">qiq")
-UNIT_BYTES: Final = _UNIT.size
 _PADDING_SIZE: Final = 0x7FFFFFFF
-_PADDING: Final = _UNIT.pack(0, _PADDING_SIZE, 0)
+_PADDING: Final = UNIT.pack(0, _PADDING_SIZE, 0)
 _NO_LIMIT: Final = 1 << 62
-
-#: A unit as plain numbers: log offset, size, tag hash.
-Numbers: TypeAlias = tuple[int, int, int]
 
 
 class Unit(NamedTuple):
@@ -121,16 +115,13 @@ class QueueIndex:
     def put(self, log_offset: int, size: int, tag_hash: int) -> None:
         """Add the unit of the next message."""
         memory = self._memory
-        memory += _UNIT.pack(log_offset, size, tag_hash)
+        memory += UNIT.pack(log_offset, size, tag_hash)
         self.max_offset += 1
         if len(memory) >= self._memory_bytes_max:
             self._spill()
 
-    def put_all(
-        self, log_offsets: Iterable[int], sizes: Iterable[int], tag_hashes: Iterable[int]
-    ) -> None:
-        """Add the units of the next messages."""
-        data = b"".join(map(_UNIT.pack, log_offsets, sizes, tag_hashes))
+    def put_units(self, data: bytes) -> None:
+        """Add the units of the next messages, as the file has them."""
         self._memory += data
         self.max_offset += len(data) // UNIT_BYTES
         if len(self._memory) >= self._memory_bytes_max:
@@ -170,17 +161,17 @@ class QueueIndex:
 
     def units(self, offset: int, count: int) -> list[Unit]:
         """Return up to `count` units from a number on; none if that message was deleted."""
-        return list(map(Unit._make, self.numbers(offset, count)))
+        return list(map(Unit._make, UNIT.iter_unpack(self.packed(offset, count))))
 
-    def numbers(self, offset: int, count: int) -> Iterator[Numbers]:
-        """Return the same as plain tuples, one by one: faster for thousands of units."""
+    def packed(self, offset: int, count: int) -> bytes:
+        """Return the bytes of the same units; `unit_runs` has functions that read them."""
         end = min(offset + count, self.max_offset)
-        pieces: list[bytes | bytearray] = []
-        if offset >= self.min_offset:
-            while offset < end:
-                pieces.append(self._read(offset, end))
-                offset += len(pieces[-1]) // UNIT_BYTES
-        return chain.from_iterable(map(_UNIT.iter_unpack, pieces))
+        if not self.min_offset <= offset < end:
+            return b""
+        data = self._read(offset, end)
+        while len(data) < (end - offset) * UNIT_BYTES:  # at the end of a file, or of all files
+            data += self._read(offset + len(data) // UNIT_BYTES, end)
+        return bytes(data)
 
     def walk(self, offset: int) -> Iterator[Unit]:
         """Read all units from a number on."""
@@ -196,7 +187,7 @@ class QueueIndex:
         low, high = self.min_offset, self.max_offset
         while low < high:
             middle = (low + high) // 2
-            if is_before(Unit._make(_UNIT.unpack(self._read(middle, middle + 1)))):
+            if is_before(Unit._make(UNIT.unpack(self._read(middle, middle + 1)))):
                 low = middle + 1
             else:
                 high = middle

@@ -14,18 +14,18 @@ is an error. A clean start reads nothing: the start is the end of the log.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from downrange.errors import CorruptStore
 from downrange.store import queue_index
 from downrange.store.checkpoint import load_checkpoint
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
 
     from downrange.store.checkpoint import Checkpoint
     from downrange.store.files import Files
-    from downrange.store.log import CommitLog
+    from downrange.store.log import CommitLog, IndexRun, ScannedRun
     from downrange.wire.records import IndexFields
 
 #: A file that exists while the store is open; finding it at the start means that there was a crash.
@@ -33,6 +33,22 @@ ABORT: Final = "abort"
 #: A file that exists while lost indexes are built from the whole log. If that is interrupted, the
 #: checkpoint is true for the log, but not for the indexes, so they are built from the start again.
 REBUILD: Final = "rebuild"
+
+
+class Indexed(NamedTuple):
+    """How far records were indexed.
+
+    Attributes:
+        record_count: How many.
+        end: The position behind the last one, if there is one.
+        newest_ms: Their newest store time.
+        problem: What is wrong with the next one, or None.
+    """
+
+    record_count: int
+    end: int
+    newest_ms: int
+    problem: CorruptStore | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +79,8 @@ def recover(
     files: Files,
     log: CommitLog,
     cut_indexes: Callable[[int], None],
-    index_again: Callable[[Sequence[IndexFields]], tuple[int, CorruptStore | None]],
+    index_run: IndexRun,
+    index_again: Callable[[IndexFields | ScannedRun], Indexed],
     save: Callable[[int], str | None],
     *,
     save_records: int,
@@ -74,8 +91,8 @@ def recover(
         files: The store's folder.
         log: Its end is set.
         cut_indexes: Removes what the indexes say of records from a position on.
-        index_again: Indexes records, where an index does not have them already. Returns how many,
-            and what is wrong with the next one.
+        index_run: Reads what the indexes need of many records.
+        index_again: Indexes one record or many, where an index does not have them already.
         save: Makes everything durable up to the log's end and writes the checkpoint, with the
             newest store time. Returns the problem if the disk is full.
         save_records: There is a checkpoint after so many records, besides the one at the end.
@@ -96,13 +113,11 @@ def recover(
     records, last_ms, unsaved = 0, checkpoint.log_ms, 0
     damage: CorruptStore | None = None
     try:
-        for entries in log.scan(start, was_clean=was_clean):
-            count, problem = index_again(entries)
+        for found in log.scan(start, index_run, was_clean=was_clean):
+            count, end, newest_ms, problem = index_again(found)
             if count:
-                log_offset, size, *_ = entries[count - 1]
-                log.end = log_offset + size
-                times = [store_ms for _, _, _, _, _, store_ms, _, _ in entries[:count]]
-                last_ms = max(last_ms, *times)
+                log.end = end
+                last_ms = max(last_ms, newest_ms)
             records += count
             unsaved += count
             if problem is not None:

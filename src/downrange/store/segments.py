@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from downrange.errors import CorruptStore
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from downrange.store.files import Buffer, File, Files
 
@@ -31,7 +31,7 @@ class SegmentChain:
         CorruptStore: A segment is missing, a file is not a segment, or has another size.
     """
 
-    __slots__ = ("_files", "_folder", "_open", "segment_bytes", "starts")
+    __slots__ = ("_files", "_folder", "_open", "find_open", "segment_bytes", "starts")
 
     def __init__(
         self, files: Files, folder: str, segment_bytes: int, *, is_fresh: bool = False
@@ -43,6 +43,8 @@ class SegmentChain:
         #: First positions of the files, in order.
         self.starts = [_start_of(folder, name) for name in names]
         self._open: dict[int, File] = {}
+        #: Returns the file that begins at a position, or None if it was not used yet: see `file`.
+        self.find_open: Callable[[int], File | None] = self._open.get
         for before, after in zip(self.starts, self.starts[1:], strict=False):
             if after - before != segment_bytes:
                 where = f"{folder}/{after:0{_NAME_DIGITS}}"
@@ -100,7 +102,7 @@ class SegmentChain:
     def write(self, position: int, parts: Sequence[Buffer]) -> None:
         """Write within one file; a write at the chain's end creates the next file."""
         start = position - position % self.segment_bytes
-        file = self._open.get(start) or self.file(start)
+        file = self.find_open(start) or self.file(start)
         file.write(position - start, parts)
 
     def cut(self, position: int) -> None:

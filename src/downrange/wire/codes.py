@@ -8,7 +8,7 @@ newer release: `named` returns a number that is not in the enum as a plain `int`
 from __future__ import annotations
 
 from enum import IntEnum, IntFlag
-from typing import TypeVar
+from typing import Final, TypeVar
 
 CodeT = TypeVar("CodeT", bound=IntEnum)
 
@@ -301,6 +301,11 @@ class SysFlag(IntFlag):
     STORE_HOST_V6 = 0x20
     NEEDS_UNWRAP = 0x40
     INNER_BATCH = 0x80
+
+
+#: The bits of `sysFlag` that a client may set: compression and its type, several tags. A broker
+#: sets the others: host, batch and transaction bits change how a record is read back.
+CLIENT_FLAGS: Final = 0x1 | 0x2 | 0x700
 
 
 class TransactionFlag(IntEnum):

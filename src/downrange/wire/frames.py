@@ -12,13 +12,24 @@ read, so a peer can make us buffer at most one frame of `bytes_max` and one read
 from __future__ import annotations
 
 from struct import Struct
-from typing import Final, NoReturn
+from typing import TYPE_CHECKING, Final, NoReturn
 
 import msgspec
 
 from downrange.errors import FrameTooLarge, MalformedFrame, Unencodable, WireError
 from downrange.wire.codes import HeaderCodec
 from downrange.wire.limits import FRAME_BYTES_MAX
+from downrange.wire.send_answers import (
+    ANSWER_BEGINNING,
+    ANSWER_LENGTH_MAX,
+    StoredAnswer,
+    stored_answers,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from downrange.wire.send_runs import SendRun
 
 _HEADER_BYTES_MAX: Final = (1 << 24) - 1
 _BINARY_MARK: Final = HeaderCodec.BINARY << 24
@@ -26,6 +37,10 @@ _JSON: Final = HeaderCodec.JSON  # looking up the enum member costs as much as c
 _BINARY: Final = HeaderCodec.BINARY
 _LENGTH: Final = Struct(">i")
 _WORDS: Final = Struct(">ii")
+#: The rest of a read is joined with the next read as bytes, unless it is larger: a large frame that
+#: arrives in many reads would be copied with each of them.
+_REST_BYTES_MAX: Final = 64 * 1024
+_NO_ANSWERS: Final[list[StoredAnswer]] = []
 
 
 class Frame(msgspec.Struct, gc=False):
@@ -62,6 +77,11 @@ class FrameSplitter:
         else:
             if type(self._buffer) is bytearray:
                 del self._buffer[: self._position]
+            elif len(self._buffer) - self._position <= _REST_BYTES_MAX:
+                rest = memoryview(self._buffer)[self._position :]
+                self._buffer = b"".join((rest, data))
+                self._position = 0
+                return
             else:
                 self._buffer = bytearray(memoryview(self._buffer)[self._position :])
             self._buffer += data
@@ -108,6 +128,40 @@ class FrameSplitter:
         else:
             self._position = end
         return Frame(codec, header, body)
+
+    def next_run(self, take: Callable[[bytes, int, int], SendRun | None]) -> SendRun | None:
+        """Return the plain sends that are next, or None: then `next_frame` has the next frame.
+
+        Args:
+            take: `send_runs.take_sends`; given bytes, a position, and the limit of a length word.
+        """
+        buffer = self._buffer
+        if type(buffer) is not bytes or len(buffer) - self._position < 8:
+            return None
+        run = take(buffer, self._position, self._length_max)
+        if run is not None:
+            if run.end == len(buffer):
+                self._buffer, self._position = b"", 0
+            else:
+                self._position = run.end
+        return run
+
+    def next_answers(self) -> list[StoredAnswer]:
+        """Return the next complete frames that are plain replies to sends; often none."""
+        buffer, start = self._buffer, self._position
+        if len(buffer) - start < 8 or self._error is not None:
+            return _NO_ANSWERS
+        length, word = _WORDS.unpack_from(buffer, start)
+        if word != length - 4 or not buffer.startswith(ANSWER_BEGINNING, start + 8):
+            return _NO_ANSWERS  # the next frame has a body, or is another reply
+        if type(buffer) is not bytes:
+            self._buffer = buffer = bytes(memoryview(buffer)[start:])
+            start = 0
+        answers, end = stored_answers(buffer, start, min(self._length_max, ANSWER_LENGTH_MAX))
+        if end == len(buffer):
+            self._buffer, end = b"", 0
+        self._position = end
+        return answers
 
     @property
     def is_idle(self) -> bool:

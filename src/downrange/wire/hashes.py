@@ -11,6 +11,8 @@ from operator import mul
 from sys import byteorder
 from typing import Final
 
+from downrange.native import twin
+
 _MASK: Final = 0xFFFFFFFF
 _MASK_64: Final = 0xFFFFFFFFFFFFFFFF
 _MURMUR_1: Final = 0x87C37B91114253D5
@@ -33,9 +35,12 @@ _NUMBER_SCALE: Final = pow(31, _NUMBER_SIZE, 1 << 32)
 _MOMENT_SCALES: Final = {size: pow(31, size - _NUMBER_SIZE, 1 << 32) for size in (32, 56)}
 
 
-def java_hash(text: str) -> int:
+def pure_java_hash(text: str) -> int:
     """Return Java's `String.hashCode`: 31 h + unit over UTF-16 units, as a signed 32-bit number."""
     return _signed(_hash(text))
+
+
+java_hash = twin(pure_java_hash)
 
 
 @lru_cache(maxsize=1024)
@@ -54,7 +59,7 @@ def key_front(topic: str) -> int:
     return _hash(f"{topic}#")
 
 
-def key_hash_behind(front: int, key: str) -> int:
+def pure_key_hash_behind(front: int, key: str) -> int:
     """Return the same as `key_hash`, from the `key_front` of the topic."""
     size = len(key)
     if size > _SHORT_SIZE_MAX or not key.isascii():
@@ -71,6 +76,9 @@ def key_hash_behind(front: int, key: str) -> int:
     if value > 0x8000_0000:
         return 0x1_0000_0000 - value
     return 0 if value == 0x8000_0000 else value
+
+
+key_hash_behind = twin(pure_key_hash_behind)
 
 
 @lru_cache(maxsize=4096)

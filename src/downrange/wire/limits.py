@@ -39,6 +39,14 @@ PROPERTIES_BYTES_MAX: Final = 2**15 - 1
 #: beyond this.
 BATCH_MESSAGES_MAX: Final = 2**15 - 1
 
+# ---- pops ----------------------------------------------------------------------------------------
+
+#: Messages of one pop, of our broker and of Apache's.
+POPPED_MAX: Final = 32
+#: Bytes of a pop's `attemptId`. Our broker keeps one per queue and group, in a table that it saves
+#: with every pop in order. Apache has no limit.
+ATTEMPT_ID_BYTES_MAX: Final = 1_024
+
 # ---- frames, connections and queues --------------------------------------------------------------
 
 #: Bytes of a frame, length word included. A Java peer closes the connection on a larger one.

@@ -17,12 +17,14 @@ from msgspec import field
 
 from downrange.errors import MalformedBody
 from downrange.wire.bodies import Body, decode_body
+from downrange.wire.limits import POPPED_MAX
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-#: The most messages that one acknowledgement of a batch may span: far more than a pop returns.
-SPAN_MAX: Final = 4_096
+#: How many offsets the bit set of an acknowledgement may span. It begins where the search of a pop
+#: began, so this is at least what a pop by tags or by SQL92 examines (`record_scan.py`).
+SPAN_MAX: Final = 16_384
 
 BodyT = TypeVar("BodyT", bound=Body)
 
@@ -43,7 +45,7 @@ class CheckpointBody(Body, kw_only=True, omit_defaults=True):
         revive_offset: Always 0 in records.
         put_times: How often an Apache broker has stored the checkpoint again.
         start: The first offset that was examined.
-        is_suspended: Always false.
+        is_suspended: Whether the delivery does not count, when the message becomes visible again.
         topic: Their topic.
     """
 
@@ -116,19 +118,35 @@ class BatchAck(Body, kw_only=True):
         """Return the offsets of the messages, as a range if they begin at `start` without a gap.
 
         Raises:
-            MalformedBody: The bit set cannot be read, or spans too much.
+            MalformedBody: The bit set cannot be read, spans too much, or has too many messages.
         """
-        try:
-            data = a2b_base64(self.bits, strict_mode=True)
-        except ValueError as error:
-            raise MalformedBody("BatchAck", f"the bit set is not base64: {error}") from error
-        if len(data) * 8 > SPAN_MAX:
-            raise MalformedBody("BatchAck", f"the bit set has more than {SPAN_MAX} bits")
-        bits = int.from_bytes(data, "little")
-        length = bits.bit_length()
-        if bits == (1 << length) - 1:
-            return range(self.start, self.start + length)
-        return [self.start + bit for bit in range(length) if bits >> bit & 1]
+        differences, start = _differences(self.bits), self.start
+        if type(differences) is range:
+            return range(start, start + len(differences))
+        return [start + difference for difference in differences]
+
+
+@lru_cache(maxsize=256)
+def _differences(text: str) -> Sequence[int]:
+    """Return what a bit set contains; most consumers acknowledge all messages of a pop."""
+    try:
+        data = a2b_base64(text, strict_mode=True)
+    except ValueError as error:
+        raise MalformedBody("BatchAck", f"the bit set is not base64: {error}") from error
+    if len(data) * 8 > SPAN_MAX:
+        raise MalformedBody("BatchAck", f"the bit set has more than {SPAN_MAX} bits")
+    bits = int.from_bytes(data, "little")
+    count = bits.bit_count()
+    if count > POPPED_MAX:  # before they are listed: a request may have a thousand such sets
+        raise MalformedBody("BatchAck", f"a pop has {POPPED_MAX} messages at most, not {count}")
+    if bits == (1 << count) - 1:
+        return range(count)
+    differences: list[int] = []
+    while bits:
+        lowest = bits & -bits
+        differences.append(lowest.bit_length() - 1)
+        bits ^= lowest
+    return differences
 
 
 class BatchAckBody(Body, kw_only=True):

@@ -19,6 +19,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 from downrange.errors import InvalidField
+from downrange.native import twin
 from downrange.wire.fields import int32, int64
 from downrange.wire.pop_bodies import numbers_text
 from downrange.wire.system_names import RETRY_PREFIX, pop_retry_topic, pop_retry_topic_v2
@@ -140,19 +141,16 @@ def parse_start_offsets(text: str) -> dict[tuple[str, int], int]:
     return starts
 
 
-def start_offsets_text(popped: Iterable[PoppedOffsets]) -> str:
-    """Return `startOffsetInfo`."""
-    return ";".join([f"{kind} {queue_id} {start}" for kind, queue_id, start, _ in popped])
+def pure_offsets_texts(popped: Iterable[PoppedOffsets]) -> tuple[str, str]:
+    """Return `startOffsetInfo` and `msgOffsetInfo`."""
+    starts = messages = ""
+    for kind, queue_id, start, offsets in popped:
+        starts += f";{kind} {queue_id} {start}"
+        messages += f";{kind} {queue_id} {numbers_text(offsets)[1:-1]}"
+    return starts[1:], messages[1:]
 
 
-def message_offsets_text(popped: Iterable[PoppedOffsets]) -> str:
-    """Return `msgOffsetInfo`."""
-    return ";".join(
-        [
-            f"{kind} {queue_id} {numbers_text(offsets)[1:-1]}"
-            for kind, queue_id, _, offsets in popped
-        ]
-    )
+offsets_texts = twin(pure_offsets_texts)
 
 
 def order_counts_text(counts: Iterable[tuple[str, int, int | None, int]]) -> str:

@@ -12,12 +12,15 @@ CRC of a body is not checked. Text that is not UTF-8 is no error: it shows as U+
 
 from __future__ import annotations
 
+from collections import deque
+from itertools import repeat
 from struct import Struct
-from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeAlias, TypeVar
 
 import msgspec
 
 from downrange.model import QueueId, ReadLater, ReceivedMessage
+from downrange.native import twin
 from downrange.wire.codes import SysFlag
 from downrange.wire.compression import Compression, compression_of, decompress
 from downrange.wire.limits import TOPIC_BYTES_MAX
@@ -67,6 +70,8 @@ _set_record: Final = _slots["_record"].__set__
 _set_body: Final = _slots["body"].__set__
 _set_queue: Final = _slots["queue"].__set__
 _set_offset: Final = _slots["offset"].__set__
+#: Runs an iterator to its end.
+_run: Final = deque[None](maxlen=0).extend
 
 
 class RecordBytes(msgspec.Struct, gc=False):
@@ -149,6 +154,78 @@ def place(message: ReceivedMessage, queue: QueueId, offset: int) -> None:
     _set_offset(message, offset)
 
 
+#: Where the records end, whether a body is compressed; then a list for each column: fixed parts,
+#: properties, bodies, queues, queue offsets.
+Columns: TypeAlias = tuple[
+    int, bool, list[bytes], list[bytes], list[bytes], list[QueueId], list[int]
+]
+
+
+def pure_usual_records(data: bytes, at: int, queue_of: Callable[[bytes, int], QueueId]) -> Columns:
+    """Split records from a position on into columns, up to the first one of an unusual form.
+
+    That is one that is damaged, cut off, has a long topic (V2) or an inner batch, or lies close to
+    the end of the data.
+
+    Args:
+        data: Records that follow each other.
+        at: Where a record begins.
+        queue_of: Returns the queue for the bytes of a topic and a queue id; called once for each
+            run of equal ones.
+    """
+    fixed: list[bytes] = []
+    properties: list[bytes] = []
+    bodies: list[bytes] = []
+    queues: list[QueueId] = []
+    offsets: list[int] = []
+    is_compressed = False
+    starts_with, i16_at = data.startswith, _I16.unpack_from
+    data_end = len(data)
+    last_at = data_end - _FIXED_BYTES_MAX
+    # Records of a reply are alike: the same flags, topic and queue id as the one before.
+    flags = number = queue = None
+    unpack_from, fixed_size = _HEADS[0].unpack_from, _HEADS[0].size
+    topic_field, topic_room = b"", 0
+    while at <= last_at:
+        size, magic, queue_id, offset, sys_flag, body_size = unpack_from(data, at)
+        if sys_flag != flags:
+            if sys_flag & _INNER_BITS == _INNER_BITS:
+                break
+            head = _HEADS[sys_flag & _V6_BITS]
+            unpack_from, fixed_size, flags = head.unpack_from, head.size, sys_flag
+            continue
+        body_at = at + fixed_size
+        tail_at = body_at + body_size
+        end = at + size
+        if magic != MAGIC_V1 or body_size < 0 or not tail_at < end <= data_end:
+            break
+        if queue_id != number or not starts_with(topic_field, tail_at):
+            topic_at = tail_at + 1
+            topic_field = data[tail_at : topic_at + data[tail_at]]
+            topic_room = data[tail_at] + 3  # the lengths of topic and properties
+            queue = None
+        properties_at = tail_at + topic_room
+        if (
+            properties_at > end
+            or i16_at(data, properties_at - 2)[0] != end - properties_at
+            or topic_room > _TOPIC_ROOM_MAX
+        ):
+            break
+        if queue is None:
+            queue, number = queue_of(topic_field[1:], queue_id), queue_id
+        is_compressed = is_compressed or sys_flag & _COMPRESSED != 0
+        fixed.append(data[at:body_at])
+        properties.append(data[properties_at:end])
+        bodies.append(data[body_at:tail_at])
+        queues.append(queue)
+        offsets.append(offset)
+        at = end
+    return at, is_compressed, fixed, properties, bodies, queues, offsets
+
+
+usual_records: Final = twin(pure_usual_records)
+
+
 class _Split(Generic[MessageT]):
     """The body of a reply, while it is split into messages.
 
@@ -174,53 +251,20 @@ class _Split(Generic[MessageT]):
         self.is_plain = True
 
     def usual_run(self, at: int) -> int:
-        """Add the messages from a position on, and return the position behind them.
-
-        The run ends before the first record that is not of the usual form: damaged, cut off, with
-        a long topic (V2), an inner batch, or close to the end of the data.
-        """
-        data, kind, note = self._data, self._message_class, self.entries.append
-        new, starts_with, i16_at = kind.__new__, data.startswith, _I16.unpack_from
-        data_end = len(data)
-        last_at = data_end - _FIXED_BYTES_MAX
-        # Records of a reply are alike: the same flags, topic and queue id as the one before.
-        flags = number = queue = None
-        unpack_from, fixed_size = _HEADS[0].unpack_from, _HEADS[0].size
-        topic_field, topic_room = b"", 0
-        while at <= last_at:
-            size, magic, queue_id, offset, sys_flag, body_size = unpack_from(data, at)
-            if sys_flag != flags:
-                if sys_flag & _INNER_BITS == _INNER_BITS:
-                    break
-                self.is_plain = self.is_plain and not sys_flag & _COMPRESSED
-                head = _HEADS[sys_flag & _V6_BITS]
-                unpack_from, fixed_size, flags = head.unpack_from, head.size, sys_flag
-                continue
-            body_at = at + fixed_size
-            tail_at = body_at + body_size
-            end = at + size
-            if magic != MAGIC_V1 or body_size < 0 or not tail_at < end <= data_end:
-                break
-            if queue_id != number or not starts_with(topic_field, tail_at):
-                topic_at = tail_at + 1
-                topic_field = data[tail_at : topic_at + data[tail_at]]
-                topic_room = data[tail_at] + 3  # the lengths of topic and properties
-                queue, number = self._queue(topic_field[1:], queue_id), queue_id
-            properties_at = tail_at + topic_room
-            if (
-                properties_at > end
-                or i16_at(data, properties_at - 2)[0] != end - properties_at
-                or topic_room > _TOPIC_ROOM_MAX
-            ):
-                break
-            message = new(kind)
-            _set_record(message, RecordBytes(data[at:body_at], data[properties_at:end]))
-            _set_body(message, data[body_at:tail_at])
-            _set_queue(message, queue)
-            _set_offset(message, offset)
-            note(message)
-            at = end
-        return at
+        """Add the messages from a position on, and return the position behind them."""
+        end, is_compressed, fixed, properties, bodies, queues, offsets = usual_records(
+            self._data, at, self._queue
+        )
+        self.is_plain = self.is_plain and not is_compressed
+        # Loops in C: a loop in Python over the columns would cost three times as much.
+        kind = self._message_class
+        messages = list(map(kind.__new__, repeat(kind, len(bodies))))
+        _run(map(_set_record, messages, map(RecordBytes, fixed, properties)))
+        _run(map(_set_body, messages, bodies))
+        _run(map(_set_queue, messages, queues))
+        _run(map(_set_offset, messages, offsets))
+        self.entries += messages
+        return end
 
     def unpacked(self, body_bytes_max: int | None) -> Iterator[MessageT]:
         """Return the messages of all entries, in order, after unwrapping and decompressing.

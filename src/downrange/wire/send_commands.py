@@ -13,6 +13,7 @@ from typing import Final
 import msgspec
 
 from downrange.errors import Unencodable
+from downrange.native import twin
 from downrange.wire.codes import OUR_VERSION, CommandFlag, HeaderCodec
 from downrange.wire.command import Command, encode
 from downrange.wire.frames import join_frame
@@ -23,7 +24,9 @@ _ONEWAY: Final = int(CommandFlag.ONEWAY)
 _quoted: Final = msgspec.json.Encoder().encode
 
 #: Fields that differ from send to send: system flag, born time, the user's flag, properties.
-_OWN_FIELDS: Final = {"f": b'"%d"', "g": b'"%d"', "h": b'"%d"', "i": b"%b"}
+_OWN_FIELDS: Final = {"f": b'"\0"', "g": b'"\0"', "h": b'"\0"', "i": b"\0"}
+#: The six gaps in their order, as `%` fills them.
+_GAPS: Final = (b"%d", b"%d", b"%d", b"%b", b"%d", b"%d", b"")
 
 
 class SendForm:
@@ -44,9 +47,10 @@ class SendForm:
         code: The request code.
         header: The JSON header, with gaps to fill by `%`: the system flag, the born time, the
             user's flag, the properties as JSON; then the command's flags and the request id.
+        parts: The same header, cut at the six gaps.
     """
 
-    __slots__ = ("_fields", "code", "header")
+    __slots__ = ("_fields", "code", "header", "parts")
 
     def __init__(
         self,
@@ -78,7 +82,10 @@ class SendForm:
             "m": "true" if is_batch else "false",
             "n": broker,
         }
-        self.header = _header_form(code, self._fields)
+        self.parts = tuple(_header_with_gaps(code, self._fields).split(b"\0"))
+        self.header = b"".join(
+            part.replace(b"%", b"%%") + gap for part, gap in zip(self.parts, _GAPS, strict=True)
+        )
 
     def fields(self, *, sys_flag: int, born_ms: int, flag: int, properties: str) -> dict[str, str]:
         """Return the header's fields with these four values."""
@@ -153,32 +160,58 @@ class SendCommand(msgspec.Struct, gc=False):
         """
         if self.codec is not _JSON:
             return encode(self.plain(), bytes_max)
-        try:
-            properties = _quoted(self.properties)
-        except UnicodeEncodeError as error:
-            raise _half_a_pair(error) from error
-        header = self.form.header % (
+        return send_frame(
+            self.form,
             self.sys_flag,
             self.born_ms,
             self.flag,
-            properties,
+            self.properties,
             self.flags,
             self.request_id,
+            self.body,
+            bytes_max,
         )
-        return join_frame(_JSON, header, self.body, bytes_max)
 
 
-def _header_form(code: int, fields: dict[str, str]) -> bytes:
+def pure_send_frame(
+    form: SendForm,
+    sys_flag: int,
+    born_ms: int,
+    flag: int,
+    properties: str,
+    flags: int,
+    request_id: int,
+    body: bytes,
+    bytes_max: int,
+) -> bytes:
+    """Fill the gaps of a form, and return the frame with a body; see `SendCommand`.
+
+    Raises:
+        Unencodable: The properties cannot be encoded.
+        FrameTooLarge: The frame is larger than `bytes_max`.
+    """
+    try:
+        quoted = _quoted(properties)
+    except UnicodeEncodeError as error:
+        raise _half_a_pair(error) from error
+    header = form.header % (sys_flag, born_ms, flag, quoted, flags, request_id)
+    return join_frame(_JSON, header, body, bytes_max)
+
+
+send_frame: Final = twin(pure_send_frame)
+
+
+def _header_with_gaps(code: int, fields: dict[str, str]) -> bytes:
+    """Return the header with NUL bytes in its gaps; JSON has no other ones."""
     try:
         written = b",".join(
-            b'"%b":%b'
-            % (name.encode(), _OWN_FIELDS.get(name) or _quoted(text).replace(b"%", b"%%"))
+            b'"%b":%b' % (name.encode(), _OWN_FIELDS.get(name) or _quoted(text))
             for name, text in fields.items()
         )
     except UnicodeEncodeError as error:
         raise _half_a_pair(error) from error
     return (
-        b'{"code":%d,"extFields":{%b},"flag":%%d,"language":"PYTHON","opaque":%%d,'
+        b'{"code":%d,"extFields":{%b},"flag":\0,"language":"PYTHON","opaque":\0,'
         b'"serializeTypeCurrentRPC":"JSON","version":%d}' % (code, written, OUR_VERSION)
     )
 

@@ -8,11 +8,13 @@ returns; a test compares them.
 
 from __future__ import annotations
 
+import re
+from struct import Struct
 from typing import Final
 
 import msgspec
 
-from downrange.wire.codes import OUR_VERSION, CommandFlag, HeaderCodec
+from downrange.wire.codes import OUR_VERSION, CommandFlag, HeaderCodec, Language
 from downrange.wire.command import Command, encode
 from downrange.wire.frames import join_frame
 from downrange.wire.limits import FRAME_BYTES_MAX
@@ -20,6 +22,21 @@ from downrange.wire.limits import FRAME_BYTES_MAX
 _JSON: Final = HeaderCodec.JSON
 _REPLY: Final = int(CommandFlag.REPLY)
 _quoted: Final = msgspec.json.Encoder().encode
+_LANGUAGE_AND_VERSION: Final = Struct(">bh")
+_FLAGS_AND_REMARK: Final = Struct(">ii")
+_I32: Final = Struct(">i")
+_I16: Final = Struct(">h")
+
+
+def _name(name: str) -> bytes:
+    """Return the name of a field of a binary header."""
+    return _I16.pack(len(name)) + name.encode()
+
+
+def _field(name: str, value: str) -> bytes:
+    """Return a field of a binary header."""
+    data = value.encode()
+    return _name(name) + _I32.pack(len(data)) + data
 
 
 class StoredForm:
@@ -33,9 +50,12 @@ class StoredForm:
     Attributes:
         header: The JSON header, with gaps to fill by `%`: code, queue, unique key as JSON, log
             offset, queue offset, request id.
+        json_parts: The same, cut at the gaps, for the native part.
+        binary_parts: The binary header, cut at its gaps: code, request id, length of all fields,
+            and the values of queue, unique key, log offset and queue offset.
     """
 
-    __slots__ = ("_id_prefix", "_region", "_trace_on", "header")
+    __slots__ = ("_id_prefix", "_region", "_trace_on", "binary_parts", "header", "json_parts")
 
     def __init__(self, *, id_prefix: str, is_trace_on: bool, region: str) -> None:
         self._id_prefix = id_prefix
@@ -53,6 +73,17 @@ class StoredForm:
                 OUR_VERSION,
             )
         )
+        parts = re.split(rb"(?<!%)%(?:d|b|016X)", self.header)
+        self.json_parts = [part.replace(b"%%", b"%") for part in parts]
+        constant = _field("TRACE_ON", self._trace_on) + _field("MSG_REGION", region)
+        self.binary_parts = [
+            _LANGUAGE_AND_VERSION.pack(Language.PYTHON, OUR_VERSION),
+            _FLAGS_AND_REMARK.pack(_REPLY, 0),
+            _name("queueId"),
+            _name("transactionId"),
+            _name("msgId") + _I32.pack(len(id_prefix) + 16) + id_prefix.encode(),
+            constant + _name("queueOffset"),
+        ]
 
     def fields(
         self, *, queue_id: int, unique_key: str, log_offset: int, queue_offset: int

@@ -92,6 +92,7 @@ CLIENT_FORBIDDEN_TOPICS: Final = _FORBIDDEN_TOPICS
 
 #: Java's name for "no group was given". Clients refuse it: unrelated programs would share it.
 DEFAULT_PRODUCER_GROUP: Final = "DEFAULT_PRODUCER"
+DEFAULT_CONSUMER_GROUP: Final = "DEFAULT_CONSUMER"
 #: The broker keeps its own progress with transactions under this group.
 TRANSACTION_GROUP: Final = "CID_RMQ_SYS_TRANS"
 #: Apache's broker reads the revive topic as this group.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from downrange.store.message_store import MessageStore, StoreOptions
-from downrange.wire.batches import RecordBatch, record_batch
+from downrange.wire.batches import BatchRun, record_batch
 from downrange.wire.records import BatchItem, Record, decode_record, encode_batch
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ def record(
     )
 
 
-def batch_of(records: list[Record]) -> RecordBatch:
+def batch_of(records: list[Record]) -> BatchRun:
     """Return a batch of messages like these, which are of one queue."""
     items = [BatchItem(made.flag, made.body, made.property_bytes) for made in records]
     first = records[0]

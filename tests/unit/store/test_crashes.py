@@ -177,7 +177,8 @@ class CrashRun:
             assert first_min <= queue.min_offset <= first_max
             assert queue.max_offset == len(mine)
             units = queue.units(queue.min_offset, len(mine))
-            count, parts = self.store.read_range(units, 1 << 30)
+            packed = queue.packed(queue.min_offset, len(mine))
+            count, parts = self.store.read_range(packed, 1 << 30)
             assert count == len(units) == queue.max_offset - queue.min_offset
             assert decode_records(b"".join(parts)) == mine[queue.min_offset :]
         for made in [made for made in self.kept() if made.log_offset >= self.dropped_to][-20:]:

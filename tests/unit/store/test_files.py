@@ -150,8 +150,9 @@ def test_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
         OsFiles(tmp_path / "file" / "store")
 
 
+@pytest.mark.parametrize("parts", [[b"x"], [b"x", b"y"]], ids=["one part", "two parts"])
 def test_full_disk_is_distinguished_from_other_errors(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, parts: list[bytes]
 ) -> None:
     files = OsFiles(tmp_path)
     file = files.open("f", size=10)
@@ -161,14 +162,15 @@ def test_full_disk_is_distinguished_from_other_errors(
             raise OSError(number, "trouble")
 
         monkeypatch.setattr(os, "pwritev", fail)
+        monkeypatch.setattr(os, "pwrite", fail)
 
     trouble(errno.ENOSPC)
     with pytest.raises(DiskFull) as raised:
-        file.write(0, [b"x"])
+        file.write(0, parts)
     assert raised.value.path == "f"
     trouble(errno.EIO)
     with pytest.raises(OSError, match="trouble"):
-        file.write(0, [b"x"])
+        file.write(0, parts)
     files.close()
 
 
@@ -253,6 +255,22 @@ def test_short_write_is_gone_on_with(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
     monkeypatch.setattr(os, "pwritev", short)
     file.write(1, [b"abc", b"def"])
+    assert file.read(0, 8) == b"\x00abcdef\x00"
+    files.close()
+
+
+def test_short_write_of_one_part_is_gone_on_with(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = OsFiles(tmp_path)
+    file = files.open("f", size=10)
+    pwrite = os.pwrite
+
+    def short(handle: int, data: bytes, at: int) -> int:
+        return pwrite(handle, data[:2], at)
+
+    monkeypatch.setattr(os, "pwrite", short)
+    file.write(1, [b"abcdef"])
     assert file.read(0, 8) == b"\x00abcdef\x00"
     files.close()
 

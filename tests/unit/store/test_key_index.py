@@ -8,6 +8,7 @@ import pytest
 
 from downrange.store.files import MemoryFiles, PowerLost
 from downrange.store.key_index import FOUND_MAX, KeyIndex
+from downrange.wire.batches import KEY_ENTRY, add_key_entries
 from downrange.wire.hashes import key_front
 from tests.unit.store.store_stage import record
 
@@ -29,11 +30,11 @@ def _stored(number: int, store_ms: int | None = None) -> Record:
     return made
 
 
-def _put(index: KeyIndex, made: Record) -> None:
-    entries: list[tuple[int, int]] = []
+def _put(index: KeyIndex, made: Record, tag: str | None = None) -> None:
+    entries = bytearray()
     known = made.properties()
     unique_key, keys = known.get("UNIQ_KEY"), known.get("KEYS")
-    index.collect(entries, key_front("T"), made.log_offset, unique_key, keys, known.get("TAGS"))
+    add_key_entries(entries, key_front("T"), made.log_offset, unique_key, keys, tag)
     index.put(entries, made.store_ms)
 
 
@@ -67,8 +68,9 @@ def test_record_is_indexed_by_unique_id_and_keys(files: Files) -> None:
 
 
 def test_tags_are_indexed_on_request(files: Files) -> None:
-    index = KeyIndex(files, slots=7, entries=20, index_tags=True)
-    _fill(index, range(2))
+    index = KeyIndex(files, slots=7, entries=20)
+    for number in range(2):
+        _put(index, _stored(number), "t")
     assert _find(index, "T#t") == [100, 0]
     untagged = _stored(3)
     untagged.property_bytes = b""
@@ -188,7 +190,7 @@ def test_flush_that_failed_is_made_up_for_by_the_next(files: Files) -> None:
 def test_pages_of_slots_are_written_together_where_they_are_neighbours(files: Files) -> None:
     index = KeyIndex(files, slots=5000, entries=100)
     slots = [0, 1500, 1024, 4500, 4999]
-    index.put([(slot, 7) for slot in slots], 1000)
+    index.put(b"".join(KEY_ENTRY.pack(slot, 7) for slot in slots), 1000)
     flush = index.begin_flush()
     assert [(write.at, len(write.data)) for write in flush.parts[0].slots] == [
         (40, 2 * 4096),

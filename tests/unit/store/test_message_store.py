@@ -13,10 +13,12 @@ from downrange.store.checkpoint import load_checkpoint
 from downrange.store.files import MemoryFiles
 from downrange.store.message_store import MessageStore
 from downrange.store.retention import RetentionOptions, drop_old_segments, is_disk_full
+from downrange.store.unit_runs import UNIT_BYTES
 from downrange.wire.codes import TransactionFlag
 from downrange.wire.hashes import tag_hash
 from downrange.wire.limits import FRAME_BYTES_MAX
 from downrange.wire.records import decode_records
+from downrange.wire.run_items import RunForm
 from tests.unit.store.store_stage import (
     SMALL,
     batch_of,
@@ -31,8 +33,8 @@ from tests.unit.store.store_stage import (
 
 if TYPE_CHECKING:
     from downrange.store.files import Files
-    from downrange.wire.batches import RunItem
     from downrange.wire.records import Record
+    from downrange.wire.run_items import RunItem
 
 HOUR_MS = 3_600_000
 
@@ -186,10 +188,10 @@ def test_records_of_a_segment_that_is_gone_are_not_read(files: Files) -> None:
     store = open_store(files)
     fill(store, 60)
     store.flush()
-    units = store.queue("T", 0).units(0, 60)
+    units = store.queue("T", 0).packed(0, 60)
     store.drop_first_segment()
     assert store.read_range(units, 1 << 20) == (0, [])
-    count, parts = store.read_range(units[-3:] + units[:1], 1 << 20)
+    count, parts = store.read_range(units[-3 * UNIT_BYTES :] + units[:UNIT_BYTES], 1 << 20)
     assert (count, len(parts)) == (3, 1)
 
 
@@ -232,10 +234,13 @@ def test_a_batch_is_stored_like_its_messages_one_by_one(made: list[tuple[int, li
     assert _snapshot(together) == _snapshot(alone)
 
 
-def run_of(records: list[Record]) -> tuple[Record, list[RunItem]]:
+def run_of(records: list[Record]) -> tuple[RunForm, list[RunItem]]:
     """Return records of one queue as a run."""
-    shared = replace(records[0], body=b"", property_bytes=b"")
-    return shared, [(made.body, made.property_bytes, tag_hash("t")) for made in records]
+    form = RunForm(replace(records[0], body=b"", property_bytes=b""))
+    tag_code = tag_hash("t")
+    return form, [
+        (b"%b", (made.body,), b"%b", (made.property_bytes,), tag_code) for made in records
+    ]
 
 
 @given(st.lists(st.lists(st.integers(20, 900), min_size=1, max_size=5), max_size=6))
@@ -246,8 +251,10 @@ def test_a_run_is_stored_like_its_records_but_for_their_keys(made: list[list[int
     for sizes in made:
         records = [record(number + n, size=size) for n, size in enumerate(sizes)]
         number += len(sizes)
-        shared, items = run_of(records)
-        first = together.append_run(shared, items, number * 1000)
+        for each in records:
+            each.born_ms = number * 1000
+        form, items = run_of(records)
+        first = together.append_run(form, items, number * 1000)
         apart.append(records, number * 1000)
         assert first == records[0].queue_offset
     assert together.log.end == apart.log.end
@@ -275,7 +282,7 @@ def test_a_run_that_cannot_be_stored_leaves_nothing() -> None:
     end = store.log.end
     torn = record(4)
     torn.property_bytes = b"a\x01\x00\x02"
-    with pytest.raises(StoreError, match="NUL"):
+    with pytest.raises(Unencodable, match="NUL"):
         store.append_run(*run_of([record(3), torn]), 5000)
     files.capacity = 10
     with pytest.raises(DiskFull):
@@ -291,13 +298,13 @@ def test_a_batch_has_the_positions_of_its_records(files: Files) -> None:
     fill(store, 3)
     batch = batch_of([record(number) for number in range(3, 40)])
     store.append([record(1000, queue_id=1), batch, record(40)], 99_000, [{}, {}, {"KEYS": "k40"}])
-    assert batch.shared.queue_offset == 3
-    assert batch.shared.store_ms == 99_000
+    assert list(batch.queue_offsets) == [3]
     units = store.queue("T", 0).units(3, 37)
-    assert [unit.log_offset for unit in units] == batch.log_offsets
-    assert [unit.size for unit in units] == batch.sizes
+    assert [store.read_record(unit).store_ms for unit in units] == [99_000] * 37
+    assert batch.ids("") == ",".join(f"{unit.log_offset:016X}" for unit in units)
+    assert list(batch.queue_bytes) == [sum(unit.size for unit in units)]
     assert bodies(store) == expected(*range(41))
-    assert find(store, "k17") == [batch.log_offsets[14]]
+    assert find(store, "k17") == [units[14].log_offset]
     assert find(store, "k40") != []
 
 
@@ -320,10 +327,13 @@ def test_a_batch_that_cannot_be_stored_leaves_nothing_and_may_be_tried_again(fil
     assert bodies(store) == expected(*range(5))
 
 
-def test_units_of_a_batch_hold_the_tag_hash_of_the_broker(files: Files) -> None:
+def test_units_hold_the_tag_hash_of_the_broker_and_those_of_a_batch_that_of_the_tag(
+    files: Files,
+) -> None:
     store = MessageStore(files, SMALL, unit_tag=lambda _topic, _queue, ms, tag: ms + len(tag or ""))
-    store.append([batch_of([record(0), record(1)])], 7000)
-    assert [unit.tag_hash for unit in store.queue("T", 0).units(0, 9)] == [7001, 7001]
+    store.append([record(0), batch_of([record(1), record(2)])], 7000)
+    hashes = [7001, ord("t"), ord("t")]
+    assert [unit.tag_hash for unit in store.queue("T", 0).units(0, 9)] == hashes
 
 
 # ---- reading ranges ------------------------------------------------------------------------------
@@ -361,8 +371,8 @@ def test_a_damaged_record_of_a_queue_is_refused(files: Files) -> None:
 def test_neighbours_are_read_together_up_to_a_size(files: Files) -> None:
     store = open_store(files)
     store.append([record(number, queue_id=number in {2, 5}) for number in range(8)], 1000)
-    units = store.queue("T", 0).units(0, 99)
-    sizes = [unit.size for unit in units]
+    units = store.queue("T", 0).packed(0, 99)
+    sizes = [unit.size for unit in store.queue("T", 0).units(0, 99)]
     count, parts = store.read_range(units, sum(sizes))
     assert (count, len(parts)) == (6, 3)
     bodies = [found.body.rstrip(b".") for found in decode_records(b"".join(parts))]
@@ -370,20 +380,6 @@ def test_neighbours_are_read_together_up_to_a_size(files: Files) -> None:
     assert store.read_range(units, sum(sizes) - 1).record_count == 5
     assert store.read_range(units, 1).record_count == 1
     assert store.read_range(units[:0], 1) == (0, [])
-
-
-def test_others_records_in_between_end_a_range_when_they_are_too_many(
-    files: Files, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    store = open_store(files)
-    store.append([record(number, queue_id=number % 2) for number in range(12)], 1000)
-    units = store.queue("T", 0).units(0, 99)
-    gap = units[1].log_offset - units[0].log_offset - units[0].size
-    monkeypatch.setattr("downrange.store.message_store._GAPS_BYTES_MAX", 3 * gap)
-    assert store.read_range(units, 1 << 20).record_count == 4
-    assert store.read_range(units[4:], 1 << 20).record_count == 2
-    monkeypatch.setattr("downrange.store.message_store._GAPS_BYTES_MAX", 0)
-    assert store.read_range(units, 1 << 20).record_count == 1
 
 
 @given(st.lists(st.tuples(st.integers(0, 2), st.integers(1, 400)), max_size=120), st.data())
@@ -400,7 +396,7 @@ def test_a_range_is_the_records_one_by_one(
     units = queue.units(0, 1000)
     offset = data.draw(st.integers(0, len(units)))
     bytes_max = data.draw(st.integers(1, 20_000))
-    count, parts = store.read_range(queue.numbers(offset, 1000), bytes_max)
+    count, parts = store.read_range(queue.packed(offset, 1000), bytes_max)
     whole = b"".join(store.read(unit) for unit in units[offset : offset + count])
     assert b"".join(parts) == whole
     assert count == min(count, 1) or len(whole) <= bytes_max

@@ -7,6 +7,8 @@ import pytest
 from downrange.errors import CorruptStore, DiskFull, StoreError
 from downrange.store.files import MemoryFiles
 from downrange.store.queue_index import QueueIndex, Unit
+from downrange.store.unit_runs import UNIT
+from downrange.wire.batches import QUEUE_UNIT
 
 if TYPE_CHECKING:
     from downrange.store.files import Files
@@ -58,23 +60,20 @@ def test_units_may_be_put_many_at_a_time(files: Files) -> None:
     index = _filled(files, 1)
     units = [_unit(number) for number in range(1, 11)]
     for some in (units[:1], units[1:1], units[1:]):
-        index.put_all(
-            [unit.log_offset for unit in some],
-            [unit.size for unit in some],
-            [unit.tag_hash for unit in some],
-        )
+        index.put_units(b"".join(QUEUE_UNIT.pack(*unit) for unit in some))
     assert index.max_offset == 11
     assert index.units(0, 99) == [_unit(number) for number in range(11)]
     assert _index(files).max_offset == 11  # more than fit into memory were written
 
 
-def test_numbers_are_the_units_without_their_names(files: Files) -> None:
+def test_packed_units_are_the_bytes_of_units(files: Files) -> None:
     index = _filled(files, 11)
     for offset, count in ((0, 100), (2, 7), (9, 2), (10, 1), (11, 5), (3, 0)):
-        assert list(index.numbers(offset, count)) == index.units(offset, count)
-    assert [type(unit) for unit in index.numbers(0, 1)] == [tuple]
+        packed = index.packed(offset, count)
+        assert packed == b"".join([UNIT.pack(*unit) for unit in index.units(offset, count)])
+        assert len(packed) == 20 * min(count, max(11 - offset, 0))
     index.drop_before(1060)
-    assert list(index.numbers(5, 9)) == []
+    assert index.packed(5, 9) == b""
 
 
 def test_index_finds_its_end_when_it_is_opened(files: Files) -> None:

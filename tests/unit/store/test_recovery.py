@@ -110,7 +110,7 @@ def _contents(files: MemoryFiles) -> dict[str, bytes | None]:
 def test_interrupted_recovery_gets_further_each_time() -> None:
     """Like a start that a supervisor ends after some time, again and again."""
     files = MemoryFiles()
-    fill(open_store(files), 60)
+    fill(open_store(files), 120)
     starts: list[int] = []
     store: MessageStore | None = None
     while store is None:
@@ -123,7 +123,7 @@ def test_interrupted_recovery_gets_further_each_time() -> None:
     assert len(starts) > 1
     assert starts == sorted(set(starts))
     files.steps_left = None
-    assert bodies(store) == expected(*range(60))
+    assert bodies(store) == expected(*range(120))
     assert find(store, "k33") == [store.queue("T", 0).units(33, 1)[0].log_offset]
 
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from downrange.errors import MalformedBody, Unencodable
-from downrange.wire.batches import encode_items, encode_run, record_batch
+from downrange.wire.batches import pure_record_batch, record_batch
 from downrange.wire.codes import SysFlag
 from downrange.wire.records import (
     MAGIC_V2,
@@ -80,27 +80,28 @@ def test_records_of_a_batch_are_the_bytes_of_records_one_by_one(
         changes |= {"sys_flag": changes["sys_flag"] | STORE_V6, "store_ip": bytes(16)}
     if is_long:
         changes |= {"topic_bytes": b"t" * 200, "magic": MAGIC_V2}
-    batch = record_batch(shared(**changes), encode_batch(items))
-    run = encode_run(batch, 5000, 1 << 30)
+    batch = pure_record_batch(shared(**changes), encode_batch(items))
+    batch.begin(3, [100])
+    parts, unfit_size = batch.encode(5000, 1 << 30)
     wanted = one_by_one(items, 5000, **changes)
-    assert b"".join(run.parts) == b"".join(map(encode_record, wanted))
-    assert run.unfit_size == 0
+    assert b"".join(parts) == b"".join(map(encode_record, wanted))
+    assert unfit_size == 0
     assert batch.log_offsets == [record.log_offset for record in wanted]
     assert batch.sizes == [record.size for record in wanted]
     assert batch.properties == [record.properties() for record in wanted]
 
 
 def test_what_does_not_fit_is_written_by_the_next_run() -> None:
-    batch = record_batch(shared(), encode_batch(ITEMS))
+    batch = pure_record_batch(shared(), encode_batch(ITEMS))
     sizes = [record.size for record in one_by_one(ITEMS, 0)]
-    assert encode_run(batch, 0, sizes[0] - 1) == ([], sizes[0])
-    first = encode_run(batch, 0, sizes[0] + sizes[1])
-    assert (batch.sizes, first.unfit_size) == (sizes[:2], sizes[2])
-    second = encode_run(batch, 9000, sizes[2])
-    assert (batch.log_offsets, second.unfit_size) == ([0, sizes[0], 9000], 0)
+    assert batch.encode(0, sizes[0] - 1) == ([], sizes[0])
+    first, unfit_size = batch.encode(0, sizes[0] + sizes[1])
+    assert (batch.sizes, unfit_size) == (sizes[:2], sizes[2])
+    second, unfit_size = batch.encode(9000, sizes[2])
+    assert (batch.log_offsets, unfit_size) == ([0, sizes[0], 9000], 0)
     wanted = [*one_by_one(ITEMS, 0)[:2], one_by_one(ITEMS, 9000 - sizes[0] - sizes[1])[2]]
-    assert b"".join([*first.parts, *second.parts]) == b"".join(map(encode_record, wanted))
-    assert encode_run(batch, 9999, 0) == ([], 0)
+    assert b"".join([*first, *second]) == b"".join(map(encode_record, wanted))
+    assert batch.encode(9999, 0) == ([], 0)
 
 
 def test_a_damaged_batch_is_refused() -> None:
@@ -109,26 +110,6 @@ def test_a_damaged_batch_is_refused() -> None:
 
 
 def test_what_cannot_be_written_is_named() -> None:
-    batch = record_batch(shared(topic_bytes=b"t" * 200), encode_batch(ITEMS))
+    batch = pure_record_batch(shared(topic_bytes=b"t" * 200), encode_batch(ITEMS))
     with pytest.raises(Unencodable, match="record topic"):
-        encode_run(batch, 0, 1 << 20)
-
-
-@pytest.mark.parametrize("hosts", range(4))
-def test_records_of_a_run_are_the_bytes_of_records_one_by_one(hosts: int) -> None:
-    changes: dict[str, Any] = {"sys_flag": 1, "flag": 9}
-    if hosts & 1:
-        changes |= {"sys_flag": changes["sys_flag"] | BORN_V6, "born_ip": bytes(16)}
-    if hosts & 2:
-        changes |= {"sys_flag": changes["sys_flag"] | STORE_V6, "store_ip": bytes(16)}
-    items = [BatchItem(9, body, properties) for _, body, properties in ITEMS]
-    wanted = one_by_one(items, 5000, **changes)
-    run = shared(**changes, log_offset=5000)
-    parts, sizes = encode_items(run, [(body, properties, 7) for _, body, properties in items])
-    assert b"".join(parts) == b"".join(map(encode_record, wanted))
-    assert sizes == [record.size for record in wanted]
-
-
-def test_a_run_with_properties_that_are_too_long_is_refused() -> None:
-    with pytest.raises(Unencodable, match="32768 bytes"):
-        encode_items(shared(), [(b"", b"x" * 32_768, 0)])
+        batch.encode(0, 1 << 20)

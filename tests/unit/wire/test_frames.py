@@ -172,3 +172,17 @@ def test_bytes_after_an_error_are_dropped() -> None:
     assert splitter.is_idle
     with pytest.raises(FrameTooLarge):
         splitter.next_frame()
+
+
+def test_a_large_frame_in_many_reads_is_followed_by_others() -> None:
+    frames = FrameSplitter()
+    large = join_frame(HeaderCodec.JSON, b"{}", b"b" * 300_000, FRAME_BYTES_MAX)
+    data = large + join_frame(HeaderCodec.JSON, b"{}", b"next", FRAME_BYTES_MAX) * 2
+    bodies: list[int] = []
+    for at in range(0, len(data), 50_000):
+        frames.receive(data[at : at + 50_000])
+        assert frames.next_run(lambda *_: None) is None
+        while (frame := frames.next_frame()) is not None:
+            bodies.append(len(frame.body))
+    assert bodies == [300_000, 4, 4]
+    assert frames.is_idle

@@ -15,6 +15,9 @@ from downrange.wire.messages import (
     batch_of,
     properties_of,
     property_text,
+    pure_usual_properties,
+    usual_own_text,
+    usual_properties,
 )
 from downrange.wire.properties import encode_properties
 from downrange.wire.records import decode_batch
@@ -62,7 +65,7 @@ def test_properties_of_a_message_leave_the_message_alone() -> None:
 
 
 def test_a_batch_holds_each_message_with_its_id() -> None:
-    data = batch_of([(Message("T", b"a", flag=9), "ID1"), (Message("T", b"b", tags="t"), "ID2")])
+    data = batch_of([Message("T", b"a", flag=9), Message("T", b"b", tags="t")], ["ID1", "ID2"])
     first, second = decode_batch(data)
     assert (first.flag, first.body, second.body) == (9, b"a", b"b")
     assert first.property_bytes == b"UNIQ_KEY\x01ID1\x02WAIT\x01true\x02"
@@ -72,7 +75,7 @@ def test_a_batch_holds_each_message_with_its_id() -> None:
 @pytest.mark.parametrize("value", ["a\x01b", "a\x02b", "", "\ud800"])
 def test_a_property_that_cannot_be_carried_is_refused(value: str) -> None:
     with pytest.raises(Unencodable, match="propert"):
-        batch_of([(Message("T", b"", properties={"mine": value}), "ID")])
+        batch_of([Message("T", b"", properties={"mine": value})], ["ID"])
 
 
 @given(
@@ -97,3 +100,52 @@ def _outcome(write: Callable[[Message, str], str], message: Message) -> str:
         return write(message, "ID")
     except Unencodable as refusal:
         return f"refused: {refusal}"
+
+
+# ---- the usual form ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("own", "is_usual"),
+    [
+        ({}, True),
+        ({"traceparent": "00-1-2-01", "region": "eu west"}, True),
+        ({"zZ9_ .": "~"}, True),
+        ({"a": "!"}, True),
+        ({"KEYS": "k"}, False),
+        ({"Region": "eu"}, False),
+        ({"_a": "1"}, False),
+        ({"1a": "1"}, False),
+        ({"": "1"}, False),
+        ({"é": "1"}, False),
+        ({"aé": "1"}, False),
+        ({"a\x01": "1"}, False),
+        ({"a": ""}, False),
+        ({"a": " "}, False),
+        ({"a": " 1"}, False),
+        ({"a": "é"}, False),
+        ({"a": "1é"}, False),
+        ({"a": "1\x02"}, False),
+        ({"a": 1}, False),
+        ({1: "a"}, False),
+        ({"a": "1", "B": "2"}, False),
+    ],
+    ids=str,
+)
+def test_usual_properties_need_no_closer_look(own: dict[Any, Any], is_usual: bool) -> None:
+    message = Message("orders", b"1", keys=["k"], tags="t")
+    message.properties = own
+    assert (usual_own_text(own) is not None) is is_usual
+    for function in (usual_properties, pure_usual_properties):
+        found = function(message, 100, "A")
+        assert found == (property_text(message, "A") if is_usual else None)
+    message = Message("orders", b"1")
+    message.properties = own
+    assert (pure_usual_properties(message, 100, "A") is not None) is is_usual
+
+
+def test_usual_properties_have_the_limit_of_all_properties() -> None:
+    for size, is_usual in ((32_700, True), (32_750, False)):
+        message = Message("orders", b"1", properties={"long": "x" * size})
+        for function in (usual_properties, pure_usual_properties):
+            assert (function(message, 100, "A" * 32) is not None) is is_usual

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from downrange.errors import MalformedBody
+from downrange.wire.limits import POPPED_MAX
 from downrange.wire.pop_bodies import (
     SPAN_MAX,
     AckBody,
@@ -84,16 +85,27 @@ def test_bit_sets(offsets: list[int], bits: str) -> None:
     assert list(an_ack(bits).offsets()) == sorted(set(offsets))
 
 
-@given(st.sets(st.integers(0, SPAN_MAX - 1)), st.integers(0, 2**62))
+@given(st.sets(st.integers(0, SPAN_MAX - 1), max_size=POPPED_MAX), st.integers(0, 2**62))
 def test_bit_sets_come_back(differences: set[int], start: int) -> None:
     offsets = [start + difference for difference in differences]
     assert list(an_ack(bit_set(start, offsets), start).offsets()) == sorted(offsets)
 
 
-@pytest.mark.parametrize("bits", ["A", "?", "AQ==x", "é", b64encode(bytes(513)).decode()])
+@pytest.mark.parametrize("bits", ["A", "?", "AQ==x", "é", bit_set(0, [SPAN_MAX])])
 def test_malformed_bit_set(bits: str) -> None:
     with pytest.raises(MalformedBody, match="bit set"):
         an_ack(bits).offsets()
+
+
+@pytest.mark.parametrize("step", [1, 7, 480])
+def test_bit_set_of_more_messages_than_a_pop_has(step: int) -> None:
+    numbers = range(0, (POPPED_MAX + 1) * step, step)
+    assert list(an_ack(bit_set(0, numbers[:-1]), 0).offsets()) == list(numbers[:-1])
+    with pytest.raises(MalformedBody, match="a pop has 32 messages at most, not 33"):
+        an_ack(bit_set(0, numbers)).offsets()
+    full = b64encode(b"\xff" * (SPAN_MAX // 8)).decode()
+    with pytest.raises(MalformedBody, match="not 16384"):
+        an_ack(full).offsets()
 
 
 def test_batch() -> None:

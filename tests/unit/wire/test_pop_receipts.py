@@ -7,11 +7,10 @@ import pytest
 from downrange.errors import InvalidField
 from downrange.wire.pop_receipts import (
     Receipt,
-    message_offsets_text,
+    offsets_texts,
     order_counts_text,
     parse_receipt,
     parse_start_offsets,
-    start_offsets_text,
 )
 
 TEXT = "3 1794918618607 12000 1 0 broker-a 0 5"
@@ -79,16 +78,16 @@ def test_topic_that_has_the_message(kind: str, topic: str, expected: str) -> Non
 
 def test_texts_of_a_reply() -> None:
     popped = [("0", 3, 0, [0, 1, 2]), ("1", 0, 7, [9])]
-    assert start_offsets_text(popped) == "0 3 0;1 0 7"
-    assert message_offsets_text(popped) == "0 3 0,1,2;1 0 9"
-    assert start_offsets_text([]) == message_offsets_text([]) == order_counts_text([]) == ""
+    assert offsets_texts(popped) == ("0 3 0;1 0 7", "0 3 0,1,2;1 0 9")
+    assert offsets_texts([]) == ("", "")
+    assert order_counts_text([]) == ""
     counts = [("0", 0, 3, 1), ("0", 0, None, 1), ("0", 1, None, 0)]
     assert order_counts_text(counts) == "0 qo0%3 1;0 0 1;0 1 0"
 
 
 def test_start_offsets_are_parsed_as_they_are_written() -> None:
     popped = [("0", 3, 17, [17]), ("1", 0, 5, [5, 6])]
-    assert parse_start_offsets(start_offsets_text(popped)) == {("0", 3): 17, ("1", 0): 5}
+    assert parse_start_offsets(offsets_texts(popped)[0]) == {("0", 3): 17, ("1", 0): 5}
 
 
 @pytest.mark.parametrize("text", ["", "0 1", "0 1 2 3", "0 x 2", "0 1 x", "0 1 2;", "0 1 2;0"])

@@ -1,0 +1,1 @@
+"""Each native function beside its twin in Python."""
