@@ -1,9 +1,9 @@
 """The outputs of handlers, and the values that handlers share with listeners.
 
 A handler is a function of state, request, peer and time, and returns outputs. It never writes to a
-socket, a file or a log itself: the dispatcher in `server/net` acts on the outputs, and so does a
-test or a simulation. Two outputs are for the broker: `TablesChanged` and `StorePending`. `Broker`
-acts on these and passes on the others.
+socket or to the server's log itself: the dispatcher in `server/net` acts on the outputs, and so
+does a test or a simulation. Three outputs are for the broker: `TablesChanged`, `StorePending` and
+`FlushAwaited`. `Broker` acts on these and passes on the others.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 import msgspec
 
 from downrange.wire.command import Command
-from downrange.wire.send_replies import StoredReply
+from downrange.wire.send_replies import StoredForm, StoredReply
+from downrange.wire.send_runs import SendRun
 
 if TYPE_CHECKING:
     from downrange.wire.codes import ResponseCode
@@ -69,6 +70,30 @@ class LateReply(msgspec.Struct, gc=False):
     connection: int
     request: Command
     command: Command | StoredReply
+
+
+class LateReplies(msgspec.Struct, gc=False):
+    """Answer all sends of a run that was handled earlier.
+
+    Attributes:
+        connection: Number of the connection.
+        run: The sends; their messages are stored.
+        form: The fields that all replies have.
+        code: Written when the replies are: until then, it may still become another one.
+    """
+
+    connection: int
+    run: SendRun
+    form: StoredForm
+    code: int = 0
+
+
+class Held(msgspec.Struct, frozen=True, gc=False):
+    """The request is held until there is a message: it does not count as one without a reply.
+
+    What is held has a limit of its own. A consumer of thousands of queues holds as many pulls on
+    one connection, and its heartbeats must be read all the same.
+    """
 
 
 class Push(msgspec.Struct):
@@ -143,11 +168,19 @@ class TablesChanged(msgspec.Struct, frozen=True, gc=False):
 class StorePending(msgspec.Struct, frozen=True, gc=False):
     """Commit the write queue at the end of this turn.
 
-    The records of this request are the last entry of the queue; their `on_stored` answers the
+    The records of this request are in the last entry of the queue, whose `on_stored` answers the
     request.
     """
 
 
+class FlushAwaited(msgspec.Struct, frozen=True, gc=False):
+    """Hold the next reply until all that is in the log now is durable.
+
+    For records that a handler has stored itself, without the write queue.
+    """
+
+
+HELD: Final = Held()
 #: All outputs of a plain send, made once.
 STORE_PENDING: Final[tuple[Output]] = (StorePending(),)
 
@@ -155,6 +188,8 @@ STORE_PENDING: Final[tuple[Output]] = (StorePending(),)
 Output: TypeAlias = (
     Reply
     | LateReply
+    | LateReplies
+    | Held
     | Push
     | Call
     | AskNameServer
@@ -162,6 +197,7 @@ Output: TypeAlias = (
     | Note
     | TablesChanged
     | StorePending
+    | FlushAwaited
 )
 #: Takes the reply to a `Call` or an `AskNameServer` and the time; None if no reply came in time or
 #: the connection ended.

@@ -128,7 +128,7 @@ class FakeService:
 class Stage:
     """A connection with a fake event loop, transport and service."""
 
-    def __init__(self, *, end_turn: bool = False, **options: Any) -> None:
+    def __init__(self, **options: Any) -> None:
         self.service = FakeService()
         self.questions: list[AskNameServer] = []
         self.loop = FakeLoop()
@@ -138,17 +138,10 @@ class Stage:
             logger=logging.getLogger("downrange.test"),
             on_closed=lambda _: None,
             ask_name_server=self.questions.append,
-            end_turn=self._end_turn if end_turn else None,
         )
         self._options = ListenerOptions(**options)
         self.transport = self.join(Peer(1, "10.0.0.7:4242"))
         self.connection = self.transport.connection
-
-    def _end_turn(self) -> None:
-        """Answer all kept requests."""
-        self.service.events.append("end")
-        kept, self.service.kept = self.service.kept, []
-        self.dispatcher.perform(kept)
 
     def join(self, peer: Peer) -> FakeTransport:
         """Connect a peer."""

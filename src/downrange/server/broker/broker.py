@@ -8,7 +8,8 @@ hold. A request waits only for the guarantees it asked for: neither for a flush 
 for nor for a change made by another request.
 
 Handlers declare both conditions with outputs. `StorePending`: records are in the write queue.
-`TablesChanged`: the reply waits for this version of topics and groups. `_act` carries them out.
+`FlushAwaited`: records are in the log. `TablesChanged`: the reply waits for this version of topics
+and groups. `_act` carries them out.
 
 The driver in `server/run` calls, in one thread: `handle` per request, `on_reply` per reply to a
 `Call`, `commit` at the end of a turn if `awaits_commit`, `tick` some times per second, and
@@ -42,6 +43,7 @@ from downrange.server.broker.handlers import (
     send_back,
     topics,
 )
+from downrange.server.broker.pop.dead_letters_in_order import move_dead_heads
 from downrange.server.broker.pop.handover import store_open_again
 from downrange.server.broker.pop.revival import next_due_ms, revive_due
 from downrange.server.broker.scheduled.delayed_delivery import deliver_due
@@ -50,6 +52,8 @@ from downrange.server.broker.state import DISK_FULL
 from downrange.server.broker.transactions.half_checks import check_half_messages
 from downrange.server.outputs import (
     STORE_PENDING,
+    FlushAwaited,
+    LateReplies,
     LateReply,
     Note,
     Output,
@@ -59,18 +63,19 @@ from downrange.server.outputs import (
     TablesChanged,
     refusal,
 )
-from downrange.wire.batches import RecordBatch
 from downrange.wire.codes import RequestCode, ResponseCode
+from downrange.wire.records import Record
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from downrange.server.broker.handlers.answers import Handler
     from downrange.server.broker.state import BrokerState
-    from downrange.server.broker.write_queue import PendingRun, PendingWrite
+    from downrange.server.broker.write_queue import PendingWrite
     from downrange.server.outputs import OnReply
+    from downrange.wire.batches import RecordRun
     from downrange.wire.command import Command
-    from downrange.wire.records import Record
+    from downrange.wire.send_runs import SendRun
 
 HANDLERS: Final[dict[int, Handler]] = {
     **send.HANDLERS,
@@ -91,18 +96,11 @@ HANDLERS: Final[dict[int, Handler]] = {
     **pop_queries.HANDLERS,
     **ack.HANDLERS,
 }
-#: Requests whose records are committed as a group. Before every other request the write queue is
-#: stored, so that the request sees all earlier sends.
 _SENDS: Final = frozenset(map(int, send.HANDLERS))
-#: Requests that add runs, which are committed as a group, too: none of them depends on another one
-#: that is not answered yet.
-RUNS: Final = frozenset(
-    {
-        int(RequestCode.POP_MESSAGE),
-        int(RequestCode.ACK_MESSAGE),
-        int(RequestCode.BATCH_ACK_MESSAGE),
-    }
-)
+#: Requests whose records are committed as a group. Before every other request the write queue is
+#: stored, so that the request sees all earlier sends. The end of a transaction belongs to a half
+#: message that was answered, and so stored, in an earlier turn.
+_GROUPED: Final = _SENDS | {int(RequestCode.END_TRANSACTION)}
 #: How often a commit goes on when callbacks add records; the next tick stores the rest.
 _ROUNDS_MAX: Final = 100
 #: The work of a tick, in this order.
@@ -111,12 +109,15 @@ _TICK_STEPS: Final[tuple[Callable[[BrokerState, int], Iterable[Output]], ...]] =
     fire_due,
     revive_due,
     check_half_messages,
+    move_dead_heads,
     pull.answer_held,
     pop_polls.answer_held,
     clients.expire,
 )
 #: The minimum interval between two warnings that the same step fails.
 _REPORT_INTERVAL_MS: Final = 10_000
+#: The types of outputs that `_hold_back` acts on.
+_FOR_BROKER: Final = frozenset({TablesChanged, StorePending, FlushAwaited})
 _UNSAVED: Final = "the change is in force, but it could not be saved"
 
 
@@ -158,7 +159,9 @@ class Broker:
         self._flushed = state.store.log.end
         self._published = state.tables_version
         self._ready: list[Output] = []  # for the end of this turn
+        self._woken: list[Output] = []  # for the end of this turn, before the others
         self._reported_ms: dict[str, int] = {}
+        self._is_full = False
 
     @property
     def awaits_flush(self) -> bool:
@@ -187,19 +190,26 @@ class Broker:
             return [Reply(refusal(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark))]
         state, code = self.state, request.code
         queue = state.write_queue
-        if code not in _SENDS and queue and (code not in RUNS or queue.has_messages):
+        if queue and code not in _GROUPED:
             self._store_all(now_ms)
         try:
             outputs = handler(state, request, peer, now_ms)
         except RocketMQError as error:
             return [Reply(refusal(ResponseCode.SYSTEM_ERROR, str(error)))]
-        if outputs is STORE_PENDING:  # every plain send, most pops and acknowledgements
+        if outputs is STORE_PENDING:  # every plain send
             self.awaits_commit = True
             return ()
         for output in outputs:
-            if type(output) is TablesChanged or type(output) is StorePending:
+            if type(output) in _FOR_BROKER:
                 return self._act(outputs, request, peer, now_ms)
         return outputs
+
+    def handle_run(self, run: SendRun, peer: Peer, now_ms: int) -> bool:
+        """Add plain sends of one read to the write queue; False: `handle` each of them instead."""
+        is_added = send.add_run(self.state, run, peer)
+        if is_added:
+            self.awaits_commit = True
+        return is_added
 
     def on_reply(self, callback: OnReply, reply: Command | None, now_ms: int) -> list[Output]:
         """Continue after the reply to a `Call`, or after its timeout.
@@ -222,11 +232,24 @@ class Broker:
         return clients.on_disconnect(self.state, peer, now_ms)
 
     def commit(self, now_ms: int) -> list[Output]:
-        """Store the writes of this turn; return their replies and those of pulls they wake."""
+        """Store the writes of this turn; return answers of pulls that they wake, then replies."""
+        return [*self.commit_first(now_ms), *self.take_ready()]
+
+    def commit_first(self, now_ms: int) -> list[Output]:
+        """Store the writes of this turn; return the answers of pulls and pops that they wake.
+
+        `take_ready` has the rest. The answers go first: a consumer waits for them, and a sender
+        that gets its reply first keeps a small machine, or its own event loop, busy meanwhile.
+        """
         self._store_all(now_ms)
         self.awaits_commit = False
-        outputs, self._ready = self._ready, []
-        return outputs
+        woken, self._woken = self._woken, []
+        return woken
+
+    def take_ready(self) -> list[Output]:
+        """Return the replies to the writes that were stored, and what else is due."""
+        ready, self._ready = self._ready, []
+        return ready
 
     def tick(self, now_ms: int) -> list[Output]:
         """Do the work that depends on the time, then commit."""
@@ -239,12 +262,15 @@ class Broker:
                 outputs += self._report_failure(step.__name__, error, now_ms)
         outputs += self.commit(now_ms)
         outputs += self._time_out(now_ms)
+        outputs += self._report_full_disk()  # a pop may have found it
         self.state.statistics.sample(now_ms)
         return outputs
 
     def is_behind(self, now_ms: int) -> bool:
-        """Whether more messages are due than the last tick could deliver."""
+        """Whether the last tick could not do all that was due."""
         state = self.state
+        if state.held_pops.is_behind(now_ms):
+            return True
         store, is_writable = state.store, state.unwritable is None
         due = (
             state.delays.next_due_ms(store, now_ms, is_writable=is_writable),
@@ -298,43 +324,14 @@ class Broker:
     def _store_all(self, now_ms: int) -> None:
         queue = self.state.write_queue
         for _ in range(_ROUNDS_MAX):  # a callback may add records, as for the end of a half
-            runs = queue.take_runs()
-            if runs:
-                self._store_runs(runs, now_ms)
             writes = queue.take()
             if writes:
                 self._store(writes, now_ms)
             if not queue:
                 break
 
-    def _store_runs(self, runs: list[PendingRun], now_ms: int) -> None:
-        """Store runs together, or each on its own."""
-        state, ready = self.state, self._ready
-        store, shared = state.store, state.pop_records.shared
-        items = runs[0].items if len(runs) == 1 else [item for run in runs for item in run.items]
-        shared.born_ms = now_ms
-        begin = store.log.end
-        try:
-            offset = store.append_run(shared, items, now_ms)
-        except (RocketMQError, OSError) as error:
-            self._store_apart([run.as_records(shared) for run in runs], error, now_ms)
-            return
-        end = store.log.end
-        state.statistics.stored_run(shared.topic_bytes, len(items), end - begin)
-        position = end if state.options.flush == "sync" else 0
-        for run in runs:
-            outputs = run.on_stored(None, offset)
-            if position or run.tables_version > self._published:
-                version = run.tables_version
-                self._wait(_WaitingOutputs(position, version, now_ms, list(outputs)))
-            else:
-                ready += outputs
-            offset += len(run.items)
-        if len(state.held_pulls) or len(state.held_pops):
-            self._wake((shared,), now_ms)
-
-    def _store(self, writes: list[PendingWrite], now_ms: int) -> bool:
-        """Store writes together, or each on its own; return whether all of them are stored."""
+    def _store(self, writes: list[PendingWrite], now_ms: int) -> None:
+        """Store writes together, or each on its own."""
         if len(writes) == 1:
             records, properties = writes[0].records, writes[0].properties
         else:
@@ -343,7 +340,8 @@ class Broker:
         try:
             self.state.store.append(records, now_ms, properties)
         except (RocketMQError, OSError) as error:
-            return self._store_apart(writes, error, now_ms)
+            self._store_apart(writes, error, now_ms)
+            return
         self.state.statistics.stored(records)
         is_sync = self.state.options.flush == "sync"
         end, ready = self.state.store.log.end, self._ready
@@ -357,36 +355,35 @@ class Broker:
                 ready += outputs
         if len(self.state.held_pulls) or len(self.state.held_pops):
             self._wake(records, now_ms)
-        return True
 
     def _store_apart(
         self, writes: list[PendingWrite], error: RocketMQError | OSError, now_ms: int
-    ) -> bool:
+    ) -> None:
         """Store each write on its own after all of them together failed."""
         if isinstance(error, DiskFull):
             self.state.unwritable = DISK_FULL  # the driver resets it when there is space
-            self._ready.append(Note(f"sends are refused: {DISK_FULL}", is_warning=True))
+            self._ready += self._report_full_disk()
+        writes = [
+            each for write in writes for each in ([write] if write.apart is None else write.apart())
+        ]
         if isinstance(error, OSError):
             error = RocketMQError(f"the log cannot be written: {error}")
-        is_together = len(writes) == 1 or isinstance(error, DiskFull)
-        failed: set[tuple[str, str] | None] = set()
-        for write in writes:
-            if is_together or (write.series is not None and write.series in failed):
+        if len(writes) == 1 or isinstance(error, DiskFull):
+            for write in writes:
                 self._ready += write.on_stored(error, now_ms)
-                failed.add(write.series)
-            elif not self._store([write], now_ms):
-                failed.add(write.series)
-        return not failed
+            return
+        for write in writes:
+            self._store([write], now_ms)
 
-    def _wake(self, records: Sequence[Record | RecordBatch], now_ms: int) -> None:
-        seen: set[tuple[bytes, int]] = set()
+    def _wake(self, records: Sequence[Record | RecordRun], now_ms: int) -> None:
+        """Answer held pulls and pops of the queues that got records."""
+        firsts: dict[tuple[bytes, int], Record] = {}
         for entry in records:
-            record = entry.shared if isinstance(entry, RecordBatch) else entry
-            queue = (record.topic_bytes, record.queue_id)
-            if queue not in seen:
-                seen.add(queue)
-                self._ready += pull.wake(self.state, record, now_ms)
-                self._ready += self._hold_back(pop_polls.wake(self.state, record, now_ms), now_ms)
+            for record in (entry,) if isinstance(entry, Record) else _first_records(entry):
+                firsts.setdefault((record.topic_bytes, record.queue_id), record)
+        for record in firsts.values():
+            self._woken += pull.wake(self.state, record, now_ms)
+            self._woken += self._hold_back(pop_polls.wake(self.state, record, now_ms), now_ms)
 
     # ---- waiting ----
 
@@ -410,6 +407,7 @@ class Broker:
             late_reply: Makes a late reply of the `Reply` of a handler.
         """
         change: TablesChanged | None = None
+        position = 0
         rest: list[Output] = []
         for output in outputs:
             if type(output) is TablesChanged:
@@ -419,11 +417,16 @@ class Broker:
                 last = self.state.write_queue.last
                 if change is not None and last is not None:
                     last.tables_version = change.version
-            elif change is not None and isinstance(output, Reply | LateReply):
+            elif type(output) is FlushAwaited:
+                position = self.state.store.log.end
+            elif (change is not None or position) and isinstance(output, Reply | LateReply):
                 if late_reply is not None and type(output) is Reply:
                     output = late_reply(output.command)
-                waiting = _WaitingOutputs(0, change.version, now_ms, [output], change.is_confirmed)
-                self._wait(waiting)
+                version, is_confirmed = (
+                    (0, False) if change is None else (change.version, change.is_confirmed)
+                )
+                self._wait(_WaitingOutputs(position, version, now_ms, [output], is_confirmed))
+                position = 0
             else:
                 rest.append(output)
         return rest
@@ -448,11 +451,26 @@ class Broker:
                 outputs += _as_timed_out(waiting.popleft())
         return outputs
 
+    def _report_full_disk(self) -> list[Output]:
+        """Return a warning, once, if the disk is full."""
+        was_full, self._is_full = self._is_full, self.state.unwritable == DISK_FULL
+        if was_full or not self._is_full:
+            return []
+        return [Note(f"sends are refused: {DISK_FULL}", is_warning=True)]
+
     def _report_failure(self, step: str, error: Exception, now_ms: int) -> list[Output]:
         if now_ms - self._reported_ms.get(step, 0) < _REPORT_INTERVAL_MS:
             return []
         self._reported_ms[step] = now_ms
         return [Note(f"{step} failed: {type(error).__name__}: {error}", is_warning=True)]
+
+
+def _first_records(run: RecordRun) -> list[Record]:
+    """Return the first record of each queue of a run, with what names it."""
+    return [
+        Record(topic_bytes=topic, queue_id=queue_id, queue_offset=offset)
+        for (topic, queue_id), offset in zip(run.queues, run.queue_offsets, strict=True)
+    ]
 
 
 def _as_timed_out(waiting: _WaitingOutputs) -> list[Output]:
@@ -461,7 +479,9 @@ def _as_timed_out(waiting: _WaitingOutputs) -> list[Output]:
     Replies that confirm neither, such as that to the first pull of a group, stay as they are.
     """
     for late in waiting.outputs:
-        if isinstance(late, LateReply) and late.command.code == ResponseCode.SUCCESS:
+        if isinstance(late, LateReplies):
+            late.code = int(ResponseCode.FLUSH_DISK_TIMEOUT)
+        elif isinstance(late, LateReply) and late.command.code == ResponseCode.SUCCESS:
             if late.request.code in _SENDS:
                 late.command.code = int(ResponseCode.FLUSH_DISK_TIMEOUT)
             elif waiting.log_position or waiting.is_confirmed:

@@ -15,10 +15,6 @@ from downrange.wire.properties import PropertyKey
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-#: The bits of `sysFlag` that a client may set: compression and its type, several tags. The broker
-#: sets the others: host, batch and transaction bits change how a record is read back.
-CLIENT_FLAGS: Final = 0x1 | 0x2 | 0x700
-
 #: Properties of the broker that a record can do without.
 _SPARE_KEYS: Final = (
     str(PropertyKey.TRACE_ON),

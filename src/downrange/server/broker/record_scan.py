@@ -10,12 +10,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from downrange.store.unit_runs import UNIT, UNIT_BYTES, tagged
 from downrange.wire.records import properties_at
 
 if TYPE_CHECKING:
     from downrange.filters.match import Expression
     from downrange.store.message_store import MessageStore
-    from downrange.store.queue_index import Numbers, QueueIndex
+    from downrange.store.queue_index import QueueIndex
 
 #: Limits of one search. `EXAMINED_MIN` messages are examined whatever they cost.
 EXAMINED_MAX: Final = 2_000
@@ -42,6 +43,20 @@ class Scan(NamedTuple):
     found: list[tuple[int, bytes]]
     next_offset: int
     is_removed: bool = False
+
+
+class Tagged(NamedTuple):
+    """The result of a search by tags.
+
+    Attributes:
+        offsets: Queue offsets of the messages that match, in order.
+        units: Their units, packed.
+        next_offset: The offset after the last message that was examined.
+    """
+
+    offsets: list[int]
+    units: bytes
+    next_offset: int
 
 
 def examined_max(expression: Expression) -> int:
@@ -72,14 +87,15 @@ def scan(
     matches = expression.matches
     step, total, was_read = min(count_max, _STEP_MAX), 0, 0  # one step is enough if all match
     while offset < end and was_read < READ_BYTES_MAX:
-        units = list(queue.numbers(offset, min(step, end - offset)))
+        units = queue.packed(offset, min(step, end - offset))
         count, parts = store.read_range(units, _STEP_BYTES)
         if not count:
-            skipped = 0 if found else max(len(units), 1)
+            skipped = 0 if found else max(len(units) // UNIT_BYTES, 1)
             return Scan(found, offset + skipped, is_removed=True)
         data = b"".join(parts)
         at = 0
-        for number, (_, size, _) in enumerate(units[:count], offset):
+        read = UNIT.iter_unpack(units[: count * UNIT_BYTES])
+        for number, (_, size, _) in enumerate(read, offset):
             if matches(properties_at(data, at, at + size)):
                 total += size
                 if found and total > bytes_max:
@@ -101,7 +117,7 @@ def scan_tags(
     count_max: int,
     bytes_max: int,
     examined_max: int | None = None,
-) -> tuple[list[tuple[int, Numbers]], int]:
+) -> Tagged:
     """Search a queue for tags from an offset on.
 
     Args:
@@ -109,26 +125,24 @@ def scan_tags(
         offset: Where to begin.
         hashes: The hashes of the tags.
         count_max: How many messages to find at most.
-        bytes_max: When the found messages are larger than this together, the search ends.
+        bytes_max: When the found messages are larger than this together, the search ends. They may
+            exceed it.
         examined_max: How many messages to examine at most; None for `TAGS_EXAMINED_MAX`.
-
-    Returns:
-        Offsets and units of the messages, and the offset after the last one that was examined. The
-        bytes may exceed their limit.
     """
-    taken: list[tuple[int, Numbers]] = []
+    offsets: list[int] = []
+    units, total = b"", 0
     limit = TAGS_EXAMINED_MAX if examined_max is None else examined_max
     end = min(offset + limit, queue.max_offset)
-    step, total = count_max, 0  # one step is enough if the filter matches everything
-    while offset < end and len(taken) < count_max and total <= bytes_max:
+    step = count_max  # one step is enough if the filter matches everything
+    while offset < end and len(offsets) < count_max and total <= bytes_max:
         step = min(step, _STEP_MAX, end - offset)
-        units = enumerate(queue.numbers(offset, step), offset)
-        found = [(number, unit) for number, unit in units if unit[2] in hashes]
-        taken += found
-        total += sum([unit[1] for _, unit in found])
+        positions, found, size = tagged(queue.packed(offset, step), hashes)
+        offsets += [offset + position for position in positions]
+        units += found
+        total += size
         offset += step
         step *= 2
-    if len(taken) >= count_max:
-        del taken[count_max:]
-        offset = taken[-1][0] + 1
-    return taken, offset
+    if len(offsets) >= count_max:
+        del offsets[count_max:]
+        offset = offsets[-1] + 1
+    return Tagged(offsets, units[: count_max * UNIT_BYTES], offset)

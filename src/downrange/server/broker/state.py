@@ -14,9 +14,10 @@ from downrange.server.broker.pop.checkpoint_records import PopRecords
 from downrange.server.broker.pop.checkpoints import Checkpoints
 from downrange.server.broker.pop.held_pops import HeldPops
 from downrange.server.broker.pop.orders import Orders
+from downrange.server.broker.pop.rewinds import Rewinds
 from downrange.server.broker.route_lookups import RouteLookups
 from downrange.server.broker.scheduled.delay_levels import DelayedMessages
-from downrange.server.broker.scheduled.timed_messages import TimedMessages
+from downrange.server.broker.scheduled.timed_messages import TimedMessages, timer_queue
 from downrange.server.broker.settings import ChangedSettings, Settings
 from downrange.server.broker.tables.client_table import Clients
 from downrange.server.broker.tables.filter_table import FilterTable
@@ -77,6 +78,7 @@ class BrokerState:
         recovered_end: The end of the log at that time.
         unwritable: Why nothing is stored at the moment (a full disk, a stop), or None.
         disk_used: The used part of the disk at the last look, 0 to 1.
+        disk_space: Its free and its total bytes at that time.
         is_pop_loaded: Whether all checkpoints of the last run are known; see `pop/revival.py`.
         is_checkpoint_due: Whether the indexes must be made durable soon, so that the next recovery
             does not bring back deleted messages.
@@ -92,6 +94,7 @@ class BrokerState:
         *,
         retention: RetentionOptions | None = None,
         fixed_settings: Mapping[str, str] | None = None,
+        statistics: Statistics | None = None,
     ) -> None:
         self.host = host
         self.retention = retention or RetentionOptions()
@@ -104,6 +107,7 @@ class BrokerState:
         self.recovered_end = store.log.end
         self.unwritable: str | None = None
         self.disk_used = 0.0
+        self.disk_space: tuple[int, int] = (0, 0)
         self.is_checkpoint_due = False
         self.write_queue = WriteQueue()
         self.topics = TopicTable()
@@ -118,15 +122,22 @@ class BrokerState:
         self.held_pulls = HeldPulls(options.parked_pulls_max)
         self.delays = DelayedMessages(options.delay_levels)
         self.checkpoints = Checkpoints(self.offsets)
+        self.rewinds = Rewinds()
         self.pop_records = PopRecords(
-            host, options.name, revive_topic(options.cluster), self.checkpoints, self._is_older
+            host,
+            options.name,
+            revive_topic(options.cluster),
+            self.checkpoints,
+            self.rewinds,
+            self._is_older,
         )
         self.held_pops = HeldPops()
         self.orders = Orders()
         self.is_pop_loaded = False
         self.timers = TimedMessages(self.pop_records)
         self.halves = HalfMessages()
-        self.statistics = Statistics(now_ms)
+        self.statistics = statistics or Statistics(now_ms)
+        self.timers.events = self.statistics.events
         self.change_options(options)
 
     @property
@@ -138,6 +149,7 @@ class BrokerState:
             + self.settings.version
             + self.request_modes.version
             + self.orders.version
+            + self.rewinds.version
         )
 
     def announced_topics(self) -> TopicTableBody:
@@ -192,14 +204,26 @@ class BrokerState:
         create_system_topics(self.topics, self.options, now_ms)
         self.groups.create_system_groups(now_ms)
         self.filters.prepare(now_ms)
+        for (topic, group, queue_id), offset in self.rewinds.unsaved():
+            self.offsets.commit(group, topic, queue_id, offset)
+        self.rewinds.cut(timer_queue(self.store).max_offset)
         self.pop_records.read_left(self.store, self.offsets)
         for (topic, group, queue_id), offset in self.orders.committed(self._end_of):
             if offset > (self.offsets.get(group, topic, queue_id) or 0):
                 self.offsets.commit(group, topic, queue_id, offset)
         return notes
 
-    def set_offset(self, group: str, topic: str, queue_id: int, offset: int) -> None:
-        """Set how far a group has read a queue, at the request of a client; pops go on there."""
+    def set_offset(
+        self, group: str, topic: str, queue_id: int, offset: int, *, is_reset: bool = False
+    ) -> None:
+        """Set how far a group has read a queue, at the request of a client; pops go on there.
+
+        If a reset or a commit sets a group back, `rewinds` changes, and so does `tables_version`.
+        Not if a group commits that does not pop, as consumers that pull do all the time.
+        """
+        is_kept = is_reset or self._may_pop(topic, group, queue_id)
+        if is_kept and offset < (self.checkpoints.next_offset(topic, group, queue_id) or 0):
+            self.rewinds.add((topic, group, queue_id), offset, timer_queue(self.store).max_offset)
         self.offsets.commit(group, topic, queue_id, offset)
         self.checkpoints.reset(topic, group, queue_id, offset)
         self.orders.reset((topic, group, queue_id))
@@ -208,13 +232,19 @@ class BrokerState:
         """Forget how far groups have read a topic that was deleted."""
         self.offsets.delete_topic(topic)
         self.checkpoints.forget(lambda name, _: name == topic)
+        self.rewinds.forget(lambda name, _: name == topic)
         self.orders.forget(lambda name, _: name == topic)
 
     def forget_group(self, group: str) -> None:
         """Forget how far a group that was deleted has read."""
         self.offsets.delete_group(group)
         self.checkpoints.forget(lambda _, name: name == group)
+        self.rewinds.forget(lambda _, name: name == group)
         self.orders.forget(lambda _, name: name == group)
+
+    def _may_pop(self, topic: str, group: str, queue_id: int) -> bool:
+        """Whether a group has popped from a queue, as far as is known."""
+        return not self.is_pop_loaded or self.checkpoints.has_popped(topic, group, queue_id)
 
     def _end_of(self, topic: str, queue_id: int) -> int:
         return self.store.queue(topic, queue_id).max_offset

@@ -6,7 +6,7 @@ stored or read back is refused.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from downrange.server.broker.record_fields import join_properties
 from downrange.server.broker.scheduled.delayed_delivery import delay_message
@@ -15,23 +15,13 @@ from downrange.server.broker.write_queue import OnStored, no_outputs
 from downrange.server.outputs import refusal
 from downrange.wire.codes import ResponseCode
 from downrange.wire.limits import PROPERTIES_BYTES_MAX, TOPIC_BYTES_MAX
-from downrange.wire.properties import PropertyKey
 from downrange.wire.records import MAGIC_V2
+from downrange.wire.send_runs import REDIRECT_KEYS
 
 if TYPE_CHECKING:
     from downrange.server.broker.state import BrokerState
     from downrange.wire.command import Command
     from downrange.wire.records import Record
-
-#: A message with one of these properties may be redirected.
-REDIRECT_KEYS: Final = frozenset(
-    {
-        str(PropertyKey.DELAY),
-        str(PropertyKey.TIMER_DELAY_SEC),
-        str(PropertyKey.TIMER_DELAY_MS),
-        str(PropertyKey.TIMER_DELIVER_MS),
-    }
-)
 
 
 def store_message(
@@ -42,6 +32,7 @@ def store_message(
     on_stored: OnStored = no_outputs,
     *,
     is_flush_awaited: bool = False,
+    behind: tuple[Record, dict[str, str]] | None = None,
 ) -> Command | None:
     """Add a message to the write queue, or return the refusal.
 
@@ -53,12 +44,15 @@ def store_message(
         now_ms: The time.
         on_stored: Called with the result; `record` has its offsets then.
         is_flush_awaited: Whether the outputs of `on_stored` wait until the record is durable.
+        behind: A record of the broker that is stored together with the message, and its properties.
     """
     if state.unwritable is None and not REDIRECT_KEYS.isdisjoint(properties):
         refused = _redirect(state, record, properties, now_ms)
         if refused is not None:
             return refused
-    return store_directly(state, record, properties, on_stored, is_flush_awaited=is_flush_awaited)
+    return store_directly(
+        state, record, properties, on_stored, is_flush_awaited=is_flush_awaited, behind=behind
+    )
 
 
 def store_directly(
@@ -68,6 +62,7 @@ def store_directly(
     on_stored: OnStored = no_outputs,
     *,
     is_flush_awaited: bool = False,
+    behind: tuple[Record, dict[str, str]] | None = None,
 ) -> Command | None:
     """Do the same as `store_message`, but never redirect the message."""
     limit = state.options.message_bytes_max
@@ -78,7 +73,11 @@ def store_directly(
         return _too_large(limit)
     if len(record.topic_bytes) > TOPIC_BYTES_MAX:
         record.magic = MAGIC_V2
-    state.write_queue.add([record], [properties], on_stored, is_flush_awaited=is_flush_awaited)
+    records, known = [record], [properties]
+    if behind is not None:
+        records.append(behind[0])
+        known.append(behind[1])
+    state.write_queue.add(records, known, on_stored, is_flush_awaited=is_flush_awaited)
     return None
 
 

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from downrange.options import BrokerOptions
 from downrange.server.broker.broker import Broker
 from downrange.server.run.saved_tables import confirmed_tables, progress_tables
-from downrange.wire.codes import CommandFlag
+from downrange.wire.codes import CommandFlag, RequestCode
+from downrange.wire.command import Command
 from downrange.wire.fields import request_command
 from downrange.wire.pop_bodies import BatchAck, BatchAckBody, bit_set
 from downrange.wire.pop_headers import (
@@ -38,7 +39,6 @@ if TYPE_CHECKING:
     from downrange.store.files import MemoryFiles
     from downrange.store.message_store import StoreOptions
     from downrange.wire.bodies import GroupConfig
-    from downrange.wire.command import Command
     from downrange.wire.records import Record
 
 INVISIBLE_MS = 30_000
@@ -176,6 +176,29 @@ class PopStage(Stage):
     def change(self, one: Popped, invisible_ms: int, **changes: Any) -> Command:
         """Change when a message becomes visible."""
         return self.ask(change_request(one, invisible_ms, **changes))
+
+    def set_offset(self, offset: int, queue_id: int = 0) -> None:
+        """Commit an offset of the group, as any client may."""
+        fields = {
+            "consumerGroup": "G",
+            "topic": "T",
+            "queueId": str(queue_id),
+            "commitOffset": str(offset),
+        }
+        assert self.ask(Command(int(RequestCode.UPDATE_CONSUMER_OFFSET), fields)).code == 0
+
+    def reset(self, offset: int, queue_id: int = 0) -> None:
+        """Reset the group in a queue, as a tool does."""
+        fields = {
+            "topic": "T",
+            "group": "G",
+            "timestamp": "0",
+            "isForce": "true",
+            "queueId": str(queue_id),
+            "offset": str(offset),
+        }
+        answer = self.ask(Command(int(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET), fields))
+        assert answer.code == 0
 
     # ---- state ----
 

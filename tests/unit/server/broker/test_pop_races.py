@@ -1,6 +1,7 @@
 """Races of pop consumption that users of Apache's broker reported: none of them happens here.
 
-Each test names the issue in Apache's tracker, and says what the race was.
+Each test names the issue in Apache's tracker, and says what the race was. One of a client is in
+`pop/test_orders.py`.
 """
 
 from __future__ import annotations
@@ -273,8 +274,8 @@ def test_10736_an_acknowledgement_wins_against_a_revival_in_the_same_moment(
 ) -> None:
     """A cache wrote its checkpoints to the store while an acknowledgement arrived.
 
-    It was answered, but the checkpoint was written after it and stayed. Here the acknowledgement
-    waits to be stored when the tick of the revival begins.
+    It was answered, but the checkpoint was written after it and stayed. Here the acknowledgement is
+    stored at once (`pop_store.py`), in the moment in which the tick of the revival begins.
     """
     stage = a_stage(2)
     (_, first), (_, second) = pop(stage)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 import pytest
 
@@ -11,14 +11,26 @@ from downrange.errors import DiskFull
 from downrange.options import BrokerOptions
 from downrange.server.broker.broker import Broker
 from downrange.server.broker.transactions.half_records import copy_to
-from downrange.server.outputs import Call, LateReply, Note, Output, Peer, Push, Reply
+from downrange.server.outputs import (
+    Call,
+    LateReplies,
+    LateReply,
+    Note,
+    Output,
+    Peer,
+    Push,
+    Reply,
+)
 from downrange.store.files import MemoryFiles
 from downrange.wire.bodies import HeartbeatBody, ProducerMember
 from downrange.wire.codes import RequestCode, TransactionFlag
-from downrange.wire.command import Command
+from downrange.wire.command import Command, decode, encode
 from downrange.wire.fields import request_command
+from downrange.wire.frames import FrameSplitter
 from downrange.wire.headers import CheckTransactionRequest, EndTransactionRequest, SendRequestV2
+from downrange.wire.limits import FRAME_BYTES_MAX
 from downrange.wire.properties import encode_properties
+from downrange.wire.send_runs import PureSendRun, take_sends
 from downrange.wire.system_names import HALF_DONE_TOPIC, HALF_TOPIC
 from tests.unit.server.broker.broker_stage import damage_body, open_state, plain, records_of
 
@@ -26,6 +38,7 @@ if TYPE_CHECKING:
     from collections.abc import Generator, Iterable
 
     from downrange.wire.records import Record
+    from downrange.wire.send_runs import SendRun
 
 START_MS = 1_800_000_000_000
 OPTIONS = BrokerOptions(transaction_checks_max=2, delay_levels="1s 5s 10s 30s", client_timeout=1e9)
@@ -55,15 +68,29 @@ def end_header(
     )
 
 
+def run_of(*requests: Command) -> SendRun | None:
+    """Return sends as one run, or None if they are not plain ones of one kind."""
+    data = b"".join(map(encode, requests))
+    run = take_sends(data, 0, FRAME_BYTES_MAX)
+    if run is None and len(requests) == 1:  # in Python, a single send is not a run
+        alone = PureSendRun(data, 0, requests[0].codec)
+        is_send = requests[0].code == RequestCode.SEND_MESSAGE_V2
+        run = alone if is_send and alone.add(requests[0]) else None
+    return run if run is not None and len(run) == len(requests) else None
+
+
 class TransactionStage:
     """A whole broker on a store in memory.
 
     Attributes:
+        takes_runs: Whether sends are handled as runs where that is possible.
         now_ms: The time; tests change it.
         notes: The broker's notes.
         checks: Check requests with their connections.
         calls: Calls to clients that wait for a reply.
     """
+
+    takes_runs: ClassVar[bool] = False
 
     def __init__(self, options: BrokerOptions = OPTIONS) -> None:
         self.files = MemoryFiles()
@@ -81,6 +108,8 @@ class TransactionStage:
         if offsets is not None:
             self.state.offsets.load(offsets)
         self.state.prepare(self.now_ms)
+        if self.takes_runs:  # the first send to a new topic is never part of a run
+            self.state.topics.ensure("T", 4, 6, self.now_ms)
         self.broker = Broker(self.state)
 
     def restart(self) -> None:
@@ -91,11 +120,13 @@ class TransactionStage:
     def call(self, request: Command, peer: Peer = CLIENT) -> Command | None:
         """Handle a request, end the turn, and return the answer if there is one."""
         reply = None
-        for output in self.broker.handle(request, peer, self.now_ms):
-            if isinstance(output, Reply):
-                reply = output.command
-            else:
-                self._act([output])
+        run = run_of(request) if self.takes_runs else None
+        if run is None or not self.broker.handle_run(run, peer, self.now_ms):
+            for output in self.broker.handle(request, peer, self.now_ms):
+                if isinstance(output, Reply):
+                    reply = output.command
+                else:
+                    self._act([output])
         self.settle()
         if reply is None and self._late:
             reply = plain(self._late.pop().command)
@@ -209,6 +240,12 @@ class TransactionStage:
             match output:
                 case LateReply():
                     self._late.append(output)
+                case LateReplies(connection, run, form, code):
+                    frames = FrameSplitter()
+                    frames.receive(run.replies(form, code))
+                    while (frame := frames.next_frame()) is not None:
+                        reply = decode(frame)
+                        self._late.append(LateReply(connection, reply, reply))
                 case Push(connection, command):
                     if command.code == RequestCode.CHECK_TRANSACTION_STATE:
                         self.checks.append((connection, command))

@@ -4,7 +4,8 @@
     200151   acknowledge many: body with group, topic, receipt and a bit set of offsets, per
              checkpoint
     200053   change when a message becomes visible: fields of 200051, invisibleTime, from now on.
-             The reply has the new receipt; the old one is no longer valid
+             The reply has the new receipt; the old one is no longer valid. With suspend, this
+             delivery does not count; it has no effect on a message that was popped in order
 
 Kept from Apache (Java: AckMessageProcessor, ChangeInvisibleTimeProcessor): an acknowledgement is
 answered with 0 also if it is repeated or too late; an offset that the queue does not have with 208.
@@ -17,13 +18,14 @@ the message visible a second time, even if it was acknowledged.
 
 from __future__ import annotations
 
-from functools import partial
 from typing import TYPE_CHECKING, Final
 
+from downrange.errors import RocketMQError
 from downrange.server.broker.handlers.answers import refuse
 from downrange.server.broker.handlers.pop_checks import NO_REMARK
 from downrange.server.broker.handlers.pop_polls import serve_when_free
 from downrange.server.broker.pop.checkpoints import Checkpoint
+from downrange.server.broker.pop.pop_store import store_items, until_durable
 from downrange.server.broker.pop.revival import is_loaded
 from downrange.server.broker.queues import find_queue
 from downrange.server.outputs import (
@@ -49,11 +51,10 @@ from downrange.wire.system_names import FAQ
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from downrange.errors import RocketMQError
     from downrange.server.broker.handlers.answers import Handler
     from downrange.server.broker.pop.checkpoints import CheckpointName
     from downrange.server.broker.state import BrokerState
-    from downrange.wire.batches import RunItem
+    from downrange.wire.run_items import RunItem
 
 #: How many checkpoints one request may acknowledge, so that it does not delay other clients.
 _ACKS_MAX: Final = 1_024
@@ -82,8 +83,14 @@ def _ack(state: BrokerState, request: Command, peer: Peer, now_ms: int) -> Seque
     checkpoint = state.checkpoints.get(name)
     if checkpoint is None:
         checkpoint = _unread(state, name, receipt.invisible_ms, receipt.revive_queue)
-    wanted = [(checkpoint, [header.offset])]
-    return _ack_checkpoints(state, request, peer, wanted, now_ms, is_batch=False)
+        if checkpoint is None:
+            return [Reply(Command(0))]
+    offsets = [header.offset]
+    bits = checkpoint.bits_of(offsets)
+    if not bits and checkpoint.offsets:
+        return [Reply(Command(0))]
+    item = state.pop_records.acknowledgement_item(checkpoint, offsets, now_ms, is_batch=False)
+    return _store_acks(state, [(checkpoint, bits)], [item], now_ms)
 
 
 def _ack_many(state: BrokerState, request: Command, peer: Peer, now_ms: int) -> Sequence[Output]:
@@ -93,30 +100,37 @@ def _ack_many(state: BrokerState, request: Command, peer: Peer, now_ms: int) -> 
     if len(body.acks) > _ACKS_MAX:
         remark = f"{len(body.acks)} checkpoints are more than {_ACKS_MAX}"
         return refuse(ResponseCode.INVALID_PARAMETER, remark)
-    wanted: list[tuple[Checkpoint | None, Sequence[int]]] = []
+    acks: list[tuple[Checkpoint, int]] = []
+    items: list[RunItem] = []
     ordered: list[tuple[tuple[str, str, int], int, Sequence[int]]] = []
     for ack in body.acks:
-        offsets = ack.offsets()
-        if _check(state, ack.topic, ack.queue_id, peer) is not None:
+        offsets, topic, group, queue_id = ack.offsets(), ack.topic, ack.group, ack.queue_id
+        config = state.topics.get(topic)
+        if config is None or not 0 <= queue_id < config.read_queue_nums:
             continue
-        topic, group = ack.topic, ack.group
         if ack.kind != PLAIN:
             topic = popped_topic(ack.kind, topic, group)
         if ack.revive_queue == IN_ORDER:
-            ordered.append(((topic, group, ack.queue_id), ack.pop_ms, offsets))
+            ordered.append(((topic, group, queue_id), ack.pop_ms, offsets))
             continue
-        name = (topic, group, ack.queue_id, ack.start, ack.pop_ms)
+        name = (topic, group, queue_id, ack.start, ack.pop_ms)
         checkpoint = state.checkpoints.get(name)
         if checkpoint is None:
             checkpoint = _unread(state, name, ack.invisible_ms, ack.revive_queue)
-        wanted.append((checkpoint, offsets))
+            if checkpoint is None:
+                continue
+        bits = checkpoint.bits_of(offsets)
+        if bits or not checkpoint.offsets:
+            acks.append((checkpoint, bits))
+            item = state.pop_records.acknowledgement_item
+            items.append(item(checkpoint, offsets, now_ms, is_batch=True))
     if not ordered:
-        return _ack_checkpoints(state, request, peer, wanted, now_ms, is_batch=True)
+        return _store_acks(state, acks, items, now_ms)
     outputs = _ack_in_order(state, ordered, now_ms)
-    if not wanted:
+    if not acks:
         return outputs
     outputs = [output for output in outputs if not isinstance(output, Reply)]
-    return [*outputs, *_ack_checkpoints(state, request, peer, wanted, now_ms, is_batch=True)]
+    return [*outputs, *_store_acks(state, acks, items, now_ms)]
 
 
 def _unread(
@@ -132,56 +146,35 @@ def _unread(
     return Checkpoint(name, (), invisible_ms=invisible_ms, revive_queue=revive_queue)
 
 
-def _ack_checkpoints(
+def _store_acks(
     state: BrokerState,
-    request: Command,
-    peer: Peer,
-    wanted: Sequence[tuple[Checkpoint | None, Sequence[int]]],
+    acks: Sequence[tuple[Checkpoint, int]],
+    items: Sequence[RunItem],
     now_ms: int,
-    *,
-    is_batch: bool,
 ) -> Sequence[Output]:
-    """Store acknowledgements; what is acknowledged already, or unknown, needs none."""
-    acks: list[tuple[Checkpoint, int]] = []
-    items: list[RunItem] = []
-    records = state.pop_records
-    for checkpoint, offsets in wanted:
-        if checkpoint is None:
-            continue
-        bits = checkpoint.bits_of(offsets)
-        if bits or not checkpoint.offsets:
-            items.append(
-                records.acknowledgement_item(checkpoint, offsets, now_ms, is_batch=is_batch)
-            )
-            acks.append((checkpoint, bits))
+    """Store acknowledgements and close what they acknowledge.
+
+    Args:
+        state: The broker.
+        acks: Checkpoints, and the bits of the messages; what is acknowledged already, or unknown,
+            is not among them.
+        items: Their records.
+        now_ms: The time.
+    """
     if not acks:
         return [Reply(Command(0))]
-    if state.unwritable is not None:
-        return refuse(ResponseCode.SYSTEM_ERROR, f"nothing is stored: {state.unwritable}")
-    on_stored = partial(_acked, state, request, peer, acks)
-    state.write_queue.add_run(items, on_stored)
-    return STORE_PENDING
-
-
-def _acked(
-    state: BrokerState,
-    request: Command,
-    peer: Peer,
-    acks: list[tuple[Checkpoint, int]],
-    error: RocketMQError | None,
-    offset: int,
-) -> Sequence[Output]:
-    if error is not None:
-        refused = refusal(ResponseCode.SYSTEM_ERROR, str(error))
-        return (LateReply(peer.number, request, refused),)
+    try:
+        timer_offset = store_items(state, items, now_ms)
+    except RocketMQError as error:
+        return refuse(ResponseCode.SYSTEM_ERROR, str(error))
     for checkpoint, bits in acks:
         if checkpoint.offsets:
-            state.timers.pass_over(offset)
-            bits &= checkpoint.open  # the same message may be acknowledged twice
+            state.timers.pass_over(timer_offset)
+            bits &= checkpoint.open_bits  # a batch may name the same message twice
             if bits:
                 state.checkpoints.close(checkpoint, bits)
-        offset += 1
-    return (LateReply(peer.number, request, Command(0)),)
+        timer_offset += 1
+    return [*until_durable(state), Reply(Command(0))]
 
 
 def _ack_in_order(
@@ -236,6 +229,7 @@ def _change(state: BrokerState, request: Command, peer: Peer, now_ms: int) -> Se
         [header.offset],
         invisible_ms=max(now_ms + header.invisible_time - pop_ms, 0),
         revive_queue=old.revive_queue,
+        is_suspended=header.suspend,
     )
     return _store_change(state, request, peer, old, new, now_ms)
 
@@ -261,7 +255,7 @@ def _store_change(
         new.timer_offset = opened.queue_offset
         state.timers.pass_over(opened.queue_offset)
         state.timers.pass_over(closed.queue_offset)
-        state.checkpoints.add(new)
+        state.checkpoints.add(new, moves_next=False)
         # Other changes and acknowledgements of this turn are stored before or after this one.
         state.checkpoints.close(old, old.bits_of(new.offsets))
         reply = ChangeInvisibleReply(

@@ -26,8 +26,9 @@ from downrange.server.broker.handlers.answers import refuse, succeed, succeed_wh
 from downrange.server.broker.settings import SETTINGS, Settings, write_ms
 from downrange.server.outputs import Note
 from downrange.wire.bodies import DataVersion, KeyValueBody
-from downrange.wire.codes import RequestCode, ResponseCode
+from downrange.wire.codes import ReleaseVersion, RequestCode, ResponseCode
 from downrange.wire.headers import BrokerConfigReply, BrokerStatsRequest
+from downrange.wire.limits import INT32_MAX
 from downrange.wire.system_names import SCHEDULE_TOPIC, TRACE_TOPIC
 
 if TYPE_CHECKING:
@@ -143,6 +144,7 @@ def _show_runtime(
     state: BrokerState, request: Command, peer: Peer, now_ms: int
 ) -> Sequence[Output]:
     table = {
+        "brokerVersion": str(int(ReleaseVersion[VERSION])),
         "brokerVersionDesc": VERSION,
         "brokerActive": "true",
         "bootTimestamp": str(state.boot_ms),
@@ -159,6 +161,7 @@ def _show_runtime(
 #: Figures about Java's threads, buffers and locks, which tools expect.
 _ALWAYS_ZERO: Final = (
     "EndTransactionQueueSize",
+    "EndTransactionThreadPoolQueueCapacity",
     "ackThreadPoolQueueHeadWaitTimeMills",
     "ackThreadPoolQueueSize",
     "dispatchBehindBytes",
@@ -167,12 +170,15 @@ _ALWAYS_ZERO: Final = (
     "litePullThreadPoolQueueHeadWaitTimeMills",
     "litePullThreadPoolQueueSize",
     "pageCacheLockTimeMills",
+    "pullThreadPoolQueueCapacity",
     "pullThreadPoolQueueHeadWaitTimeMills",
     "pullThreadPoolQueueSize",
     "putMessageEntireTimeMax",
     "putMessageFailedTimes",
+    "queryThreadPoolQueueCapacity",
     "queryThreadPoolQueueHeadWaitTimeMills",
     "queryThreadPoolQueueSize",
+    "sendThreadPoolQueueCapacity",
     "sendThreadPoolQueueHeadWaitTimeMills",
     "sendThreadPoolQueueSize",
     "timerCongestNum",
@@ -187,7 +193,13 @@ def _storage_figures(state: BrokerState) -> dict[str, str]:
     log = state.store.log
     first = log.first_record_of(log.first) if log.end > log.first else None
     ratio = f"{state.disk_used:.2f}"
+    free, total = state.disk_space
     return {
+        # rocketmq-exporter shows no figure at all if it cannot parse one that it knows from 4.9.
+        # Apache's 5.x has no brokerVersion.
+        "commitLogDirCapacity": f"Total : {_size_text(total)}, Free : {_size_text(free)}.",
+        "putMessageDistributeTime": "null",  # as of a 4.9 broker that has not measured yet
+        "remainTransientStoreBufferNumbs": str(INT32_MAX),  # there is no such buffer
         "commitLogDiskRatio": ratio,
         "commitLogMaxOffset": str(log.end),
         "commitLogMinOffset": str(log.first),
@@ -195,6 +207,15 @@ def _storage_figures(state: BrokerState) -> dict[str, str]:
         "earliestMessageTimeStamp": str(-1 if first is None else first.store_ms),
         "remainHowManyDataToFlush": f"{log.end - log.flushed} B",
     }
+
+
+def _size_text(size: int) -> str:
+    """Return a number of bytes as Java's tools write and read it."""
+    value, units = float(size), iter(("B", "KiB", "MiB", "GiB", "TiB"))
+    unit = next(units)
+    while value >= 1024 and (larger := next(units, None)) is not None:
+        value, unit = value / 1024, larger
+    return f"{value:.1f} {unit}"
 
 
 def _traffic_figures(state: BrokerState, now_ms: int) -> dict[str, str]:

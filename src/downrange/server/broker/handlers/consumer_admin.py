@@ -94,7 +94,7 @@ def _reset(state: BrokerState, request: Command, peer: Peer, now_ms: int) -> Seq
     outputs: list[Output] = [Note(text)]
     is_stored = drop_checkpoints(state, partial(_is_read_again, header, body), now_ms)
     for name, offset in body.offset_table.items():
-        state.set_offset(header.group, header.topic, name.number, offset)
+        state.set_offset(header.group, header.topic, name.number, offset, is_reset=True)
         if state.options.is_reset_by_pull:
             state.offsets.reset(header.group, header.topic, name.number, offset)
     if state.options.is_reset_by_pull:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Final
 from downrange.server.broker.handlers.answers import refuse, succeed
 from downrange.server.broker.transactions.half_checks import resume_half
 from downrange.server.broker.transactions.half_messages import end_half
+from downrange.server.broker.write_queue import no_outputs
 from downrange.server.outputs import STORE_PENDING, LateReply, Output, Peer, Reply, refusal
 from downrange.wire.codes import RequestCode, ResponseCode, TransactionFlag
 from downrange.wire.command import Command
@@ -40,7 +41,8 @@ def _end(state: BrokerState, request: Command, peer: Peer, now_ms: int) -> Seque
         return succeed()
     if header.commit_or_rollback not in _DECISIONS:
         return refuse(ResponseCode.SYSTEM_ERROR, "commitOrRollback field wrong")
-    refused = end_half(state, header, now_ms, partial(_answer, request, peer))
+    on_stored = no_outputs if request.is_oneway else partial(_answer, request, peer)
+    refused = end_half(state, header, now_ms, on_stored)
     return STORE_PENDING if refused is None else (Reply(refused),)
 
 

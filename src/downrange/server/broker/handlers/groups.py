@@ -220,7 +220,9 @@ def _is_read(state: BrokerState, group: str, topic: str) -> bool:
 def _progress(state: BrokerState, group: str, topic: TopicConfig) -> dict[QueueId, ConsumeOffset]:
     found: dict[QueueId, ConsumeOffset] = {}
     for name, queue in queues_of(state, topic):
-        offset = max(state.offsets.get(group, name.topic, name.number) or 0, 0)
+        # Of a group that pops, the committed offset stays at the oldest message that is open. Tools
+        # are shown what was handed out, as by Apache.
+        offset = max(state.checkpoints.next_offset(name.topic, group, name.number) or 0, 0)
         found[name] = ConsumeOffset(
             broker_offset=queue.max_offset,
             consumer_offset=offset,

@@ -9,8 +9,9 @@ is never lost; in sync mode when it is durable, or a receipt would be void after
 pop that finds nothing and may wait is held (`pop_polls.py`), then answered with 210; beyond the
 limits of held pops and of open checkpoints with 209.
 
-Other than in Apache, a negative number of messages and a queue below -1 are refused (29), a filter
-does not apply to the retry topics, and a pop is held until its time is over, not some 30 ms less.
+Other than in Apache, a negative number of messages, a queue below -1 and a long attempt id are
+refused (29), a filter does not apply to the retry topics, a pop is held until its time is over, not
+some 30 ms less, and in order, too, a message becomes a dead letter (`dead_letters_in_order.py`).
 """
 
 from __future__ import annotations
@@ -22,41 +23,35 @@ from downrange.errors import RocketMQError
 from downrange.server.broker.handlers.pop_checks import (
     NO_MESSAGE,
     check_age,
+    check_attempt,
     check_group,
     check_topic,
     is_late,
     with_zeros,
 )
 from downrange.server.broker.handlers.pop_polls import hold
-from downrange.server.broker.message_filter import MessageFilter, filter_of_expression
+from downrange.server.broker.message_filter import EVERYTHING, MessageFilter, filter_of_expression
 from downrange.server.broker.pop.checkpoint_records import REVIVE_QUEUES
 from downrange.server.broker.pop.checkpoints import Checkpoint
 from downrange.server.broker.pop.held_pops import ALL_QUEUES
 from downrange.server.broker.pop.orders import Order
-from downrange.server.broker.pop.pop_plan import PopOrder, take_messages
+from downrange.server.broker.pop.pop_plan import PopOrder, has_rest, plain_start, take_messages
+from downrange.server.broker.pop.pop_store import store_items, until_durable
 from downrange.server.broker.pop.queue_reader import with_receipts
 from downrange.server.broker.pop.revival import is_loaded
 from downrange.server.broker.tables.topic_table import READ
-from downrange.server.outputs import (
-    STORE_PENDING,
-    LateReply,
-    Output,
-    Peer,
-    Reply,
-    TablesChanged,
-    refusal,
-)
+from downrange.server.outputs import LateReply, Output, Peer, Reply, TablesChanged, refusal
 from downrange.wire.codes import RequestCode, ResponseCode
 from downrange.wire.command import Command
+from downrange.wire.limits import POPPED_MAX
 from downrange.wire.pop_headers import PopReply, PopRequest
 from downrange.wire.pop_receipts import (
     IN_ORDER,
     PLAIN,
     PoppedOffsets,
     Receipt,
-    message_offsets_text,
+    offsets_texts,
     order_counts_text,
-    start_offsets_text,
 )
 
 if TYPE_CHECKING:
@@ -65,10 +60,8 @@ if TYPE_CHECKING:
     from downrange.server.broker.handlers.answers import Handler
     from downrange.server.broker.pop.queue_reader import Taken
     from downrange.server.broker.state import BrokerState
-    from downrange.wire.batches import RunItem
+    from downrange.wire.run_items import RunItem
 
-#: The most messages of one pop.
-_COUNT_MAX: Final = 32
 _SUCCESS: Final = int(ResponseCode.SUCCESS)
 
 
@@ -85,18 +78,18 @@ def _pop(state: BrokerState, request: Command, peer: Peer, now_ms: int) -> Seque
     wanted = filter_of_expression(state, header.exp, header.exp_type)
     if not isinstance(wanted, MessageFilter):
         return [*outputs, Reply(with_zeros(wanted))]
-    asked = _asked(header, wanted)
-    found = _attempt(state, request, header, peer, asked, now_ms)
-    if found is not None:
-        return [*outputs, *found] if outputs else found
-    attempt = partial(_attempt, state, request, header, peer, asked)
+    answer = _take(state, header, wanted, now_ms)
+    if answer is not None:
+        return [*outputs, *_conditions(state, header), Reply(answer)]
+    attempt = partial(_attempt, state, request, header, peer, wanted)
     give_up = partial(_give_up, state, request, header, peer)
     is_full = len(state.checkpoints) >= state.options.pop_checkpoints_max
     if not is_full and (header.poll_time <= 0 or request.is_oneway):
         return [*outputs, Reply(_empty(state, header, ResponseCode.POLLING_TIMEOUT, now_ms))]
     if not is_full and hold(state, header, peer, attempt, give_up, now_ms):
-        if not wanted.is_all:  # there may be more to examine: the next tick goes on
-            state.held_pops.wake_at((header.topic, header.consumer_group), now_ms + 1)
+        asked = _asked(header, wanted)
+        if not wanted.is_all and has_rest(state, asked, now_ms):  # the next tick goes on
+            state.held_pops.wake_at((header.topic, header.consumer_group), now_ms)
         return outputs
     return [*outputs, Reply(_empty(state, header, ResponseCode.POLLING_FULL, now_ms))]
 
@@ -119,82 +112,117 @@ def _attempt(
     request: Command,
     header: PopRequest,
     peer: Peer,
-    asked: PopOrder,
+    wanted: MessageFilter,
     now_ms: int,
 ) -> Sequence[Output] | None:
-    """Pop messages; None if there are none. The reply follows when the checkpoints are stored."""
-    checkpoints = state.checkpoints
+    """Answer a request that was held, if there are messages now."""
+    answer = _take(state, header, wanted, now_ms)
+    if answer is None:
+        return None
+    return (*_conditions(state, header), LateReply(peer.number, request, answer))
+
+
+def _conditions(state: BrokerState, header: PopRequest) -> Sequence[Output]:
+    """Return what stands before the answer to a pop with messages."""
+    if header.order:
+        return (TablesChanged(state.tables_version, is_confirmed=True),)
+    return until_durable(state)
+
+
+def _take(
+    state: BrokerState, header: PopRequest, wanted: MessageFilter, now_ms: int
+) -> Command | None:
+    """Pop messages and store their checkpoints; None if there are none."""
     if not (state.is_pop_loaded or is_loaded(state, now_ms)):
         return None
-    if len(checkpoints) >= state.options.pop_checkpoints_max:
+    if len(state.checkpoints) >= state.options.pop_checkpoints_max:
         return None
     turn = state.next_number()
+    if wanted is EVERYTHING and header.queue_id != ALL_QUEUES and not header.order:
+        answer = _take_plain(state, header, turn, now_ms)
+        if answer is not None:
+            return answer
+    asked = _asked(header, wanted)
     found, rest = take_messages(state, asked, turn, now_ms)
     if not found:
-        if rest:  # the filter matched none of those that were examined: go on in the next tick
-            state.held_pops.wake_at((asked.topic, asked.group), now_ms + 1)
+        if rest and asked.count_max:  # none matched so far: the next tick goes on
+            state.held_pops.wake_at((asked.topic, asked.group), now_ms)
         return None
-    group = asked.group
+    group, consumed = asked.group, state.statistics.consumed
     for taken in found:
-        state.statistics.consumed(group, taken.topic, len(taken.offsets), taken.size)
+        consumed(group, taken.topic, len(taken.offsets), taken.size)
     if asked.is_ordered:
-        return _pop_in_order(state, request, header, peer, found, rest, now_ms)
+        return _pop_in_order(state, header, found, rest, now_ms)
     revive_queue = turn % REVIVE_QUEUES
-    invisible_ms = header.invisible_time
-    pop_ms = now_ms  # the name of a checkpoint is unique, also if an offset was set back
-    while checkpoints.has_any([(t.topic, group, t.queue_id, t.start, pop_ms) for t in found]):
-        pop_ms += 1
-    records = state.pop_records
+    pop_ms = state.checkpoints.unused_ms(group, found, now_ms)
     popped: list[Checkpoint] = []
     items: list[RunItem] = []
-    for topic, _, queue_id, start, next_offset, offsets, _, _ in found:
-        name = (topic, group, queue_id, start, pop_ms)
-        checkpoint = Checkpoint(name, offsets, invisible_ms, revive_queue)
+    for taken in found:
+        name = (taken.topic, group, taken.queue_id, taken.start, pop_ms)
+        checkpoint = Checkpoint(name, taken.offsets, header.invisible_time, revive_queue)
         popped.append(checkpoint)
-        items.append(records.checkpoint_item(checkpoint, now_ms))
-        checkpoints.hand_out(topic, group, queue_id, next_offset, is_checkpoint=True)
-    answer = _found(state, header, found, rest, revive_queue, pop_ms)
-    on_stored = partial(_popped, state, request, peer, popped, answer)
-    if state.unwritable is not None:
-        return on_stored(RocketMQError(f"no message is popped: {state.unwritable}"), 0)
-    # A checkpoint behind one that is missing in the log would hide its messages after a restart.
-    state.write_queue.add_run(items, on_stored, (asked.topic, group))
-    return STORE_PENDING
+        items.append(state.pop_records.checkpoint_item(checkpoint, now_ms))
+    try:
+        timer_offset = store_items(state, items, now_ms)
+    except RocketMQError as error:
+        return _unstored(error)
+    state.timers.pass_over(timer_offset, len(items))
+    for number, checkpoint in enumerate(popped):
+        checkpoint.timer_offset = timer_offset + number
+        state.checkpoints.add_first(checkpoint, found[number].next_offset)
+    return _found(state, header, found, rest, revive_queue, pop_ms)
 
 
-def _popped(
-    state: BrokerState,
-    request: Command,
-    peer: Peer,
-    popped: list[Checkpoint],
-    answer: Command,
-    error: RocketMQError | None,
-    offset: int,
-) -> Sequence[Output]:
-    """Answer a pop whose checkpoints are stored from an offset of the timer's queue on."""
-    if error is not None:
-        for checkpoint in popped:
-            state.checkpoints.take_back(checkpoint)
-        refused = with_zeros(refusal(ResponseCode.SYSTEM_ERROR, str(error)))
-        return (LateReply(peer.number, request, refused),)
-    for checkpoint in popped:
-        checkpoint.timer_offset = offset
-        state.checkpoints.add_first(checkpoint)
-        state.timers.pass_over(offset)
-        offset += 1
-    return (LateReply(peer.number, request, answer),)
+def _take_plain(state: BrokerState, header: PopRequest, turn: int, now_ms: int) -> Command | None:
+    """Do the same for most pops: everything of one queue, and the group has no retry topic.
+
+    Returns:
+        None if the pop is of another kind, or if there is no message; nothing is popped then.
+    """
+    topic, group, queue_id = header.topic, header.consumer_group, header.queue_id
+    found = plain_start(state, topic, group, queue_id, header.init_mode)
+    if found is None:
+        return None
+    queue, start = found
+    units = queue.packed(start, header.max_msg_nums)
+    count, parts = state.store.read_range(units, state.options.pull_bytes_max)
+    if not count:
+        return None
+    end = start + count
+    name, checkpoints = (topic, group, queue_id, start, now_ms), state.checkpoints
+    if checkpoints.get(name) is not None:  # an offset or the clock was set back
+        return None
+    offsets, body = range(start, end), b"".join(parts)
+    state.statistics.consumed(group, topic, count, len(body))
+    revive_queue, invisible_ms = turn % REVIVE_QUEUES, header.invisible_time
+    checkpoint = Checkpoint(name, offsets, invisible_ms, revive_queue)
+    item = state.pop_records.checkpoint_item(checkpoint, now_ms)
+    try:
+        checkpoint.timer_offset = timer_offset = store_items(state, (item,), now_ms)
+    except RocketMQError as error:
+        return _unstored(error)
+    state.timers.pass_over(timer_offset)
+    checkpoints.add_first(checkpoint, end)
+    starts, messages = offsets_texts(((PLAIN, queue_id, start, offsets),))
+    fields = {
+        "popTime": f"{now_ms}",
+        "invisibleTime": f"{invisible_ms}",
+        "reviveQid": f"{revive_queue}",
+        "restNum": f"{queue.max_offset - end}",
+        "startOffsetInfo": starts,
+        "msgOffsetInfo": messages,
+    }
+    return Command(_SUCCESS, fields, body, "FOUND")
+
+
+def _unstored(error: RocketMQError) -> Command:
+    return with_zeros(refusal(ResponseCode.SYSTEM_ERROR, f"no message is popped: {error}"))
 
 
 def _pop_in_order(
-    state: BrokerState,
-    request: Command,
-    header: PopRequest,
-    peer: Peer,
-    found: list[Taken],
-    rest: int,
-    now_ms: int,
-) -> Sequence[Output]:
-    """Note what was popped in order, and answer when that is saved."""
+    state: BrokerState, header: PopRequest, found: list[Taken], rest: int, now_ms: int
+) -> Command:
+    """Note what was popped in order; the answer waits until that is saved."""
     counts: list[tuple[str, int, int | None, int]] = []
     for taken in found:
         order = Order(taken.offsets, now_ms, header.invisible_time, header.attempt_id)
@@ -214,8 +242,7 @@ def _pop_in_order(
             )
     answer = _found(state, header, found, rest, IN_ORDER, now_ms)
     answer.fields["orderCountInfo"] = order_counts_text(counts)
-    change = TablesChanged(state.tables_version, is_confirmed=True)
-    return [change, LateReply(peer.number, request, answer)]
+    return answer
 
 
 def _found(
@@ -246,13 +273,14 @@ def _found(
             offset=0,
         )
         parts.append(with_receipts(taken, header.topic, receipt))
+    starts, messages = offsets_texts(popped)
     fields = {
-        "popTime": str(pop_ms),
-        "invisibleTime": str(header.invisible_time),
-        "reviveQid": str(revive_queue),
-        "restNum": str(rest),
-        "startOffsetInfo": start_offsets_text(popped),
-        "msgOffsetInfo": message_offsets_text(popped),
+        "popTime": f"{pop_ms}",
+        "invisibleTime": f"{header.invisible_time}",
+        "reviveQid": f"{revive_queue}",
+        "restNum": f"{rest}",
+        "startOffsetInfo": starts,
+        "msgOffsetInfo": messages,
     }
     return Command(_SUCCESS, fields, b"".join(parts), "FOUND")
 
@@ -286,8 +314,9 @@ def _is_accepted(state: BrokerState, header: PopRequest, now_ms: int) -> bool:
         and group.consume_enable
         and topic.perm & READ != 0
         and ALL_QUEUES <= header.queue_id < topic.read_queue_nums
-        and 0 <= header.max_msg_nums <= _COUNT_MAX
+        and 0 <= header.max_msg_nums <= POPPED_MAX
         and state.accepts_pulls
+        and (header.attempt_id is None or check_attempt(header.attempt_id) is None)
         and not is_late(header.born_time, header.poll_time, now_ms)
     )
 
@@ -307,13 +336,13 @@ def _check_pop(state: BrokerState, header: PopRequest) -> Command | None:
     if not state.accepts_pulls:
         remark = f"the broker[{state.host.host}] pop message is forbidden"
         return refusal(ResponseCode.NO_PERMISSION, remark)
-    if header.max_msg_nums > _COUNT_MAX:
-        remark = f"the broker[{state.host.host}] pop message's num is greater than {_COUNT_MAX}"
+    if header.max_msg_nums > POPPED_MAX:
+        remark = f"the broker[{state.host.host}] pop message's num is greater than {POPPED_MAX}"
         return refusal(ResponseCode.INVALID_PARAMETER, remark)
     if header.max_msg_nums < 0:
         remark = f"maxMsgNums is {header.max_msg_nums}, and must not be negative"
         return refusal(ResponseCode.INVALID_PARAMETER, remark)
-    return None
+    return check_attempt(header.attempt_id)
 
 
 HANDLERS: Final[dict[int, Handler]] = {

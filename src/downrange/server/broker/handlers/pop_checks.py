@@ -9,6 +9,7 @@ from downrange.server.broker.pop.held_pops import ALL_QUEUES
 from downrange.server.broker.tables.topic_table import READ
 from downrange.server.outputs import Output, Peer, refusal
 from downrange.wire.codes import ResponseCode
+from downrange.wire.limits import ATTEMPT_ID_BYTES_MAX
 from downrange.wire.pop_headers import PopReply
 from downrange.wire.system_names import FAQ
 
@@ -36,6 +37,23 @@ def check_age(state: BrokerState, born_ms: int, poll_ms: int, now_ms: int) -> Co
         return None
     remark = f"the broker[{state.host.host}] pop message is timeout too much"
     return refusal(ResponseCode.POLLING_TIMEOUT, remark)
+
+
+def check_permission(state: BrokerState) -> Command | None:
+    """Refuse what only looks at messages if the broker may not be read."""
+    if state.accepts_pulls:
+        return None
+    remark = f"the broker[{state.host.host}] peeking message is forbidden"
+    return refusal(ResponseCode.NO_PERMISSION, remark)
+
+
+def check_attempt(attempt_id: str | None) -> Command | None:
+    """Refuse a long attempt id, since the broker keeps it."""
+    size = 0 if attempt_id is None else len(attempt_id.encode())
+    if size <= ATTEMPT_ID_BYTES_MAX:
+        return None
+    remark = f"attemptId has {size} bytes, and at most {ATTEMPT_ID_BYTES_MAX} are allowed"
+    return refusal(ResponseCode.INVALID_PARAMETER, remark)
 
 
 def check_topic(state: BrokerState, name: str, queue_id: int, peer: Peer) -> Command | None:

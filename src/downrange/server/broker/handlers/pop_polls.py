@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     from downrange.wire.pop_headers import NotificationRequest, PopRequest
     from downrange.wire.records import Record
 
-#: How many held pops with a filter one message may wake in vain.
+#: How many held pops of one requested queue may be tried in vain at a time. The others would hardly
+#: find more; their filters or attempt ids would have to differ.
 _MISSES_MAX: Final = 16
 
 
@@ -84,15 +85,18 @@ def serve(state: BrokerState, place: Place, queue_id: int | None, now_ms: int) -
         now_ms: The time.
     """
     outputs: list[Output] = []
-    misses = 0
+    misses: dict[int, int] = {}  # by requested queue: one may be free while others are blocked
     for held in state.held_pops.at(place):
         if queue_id is not None and held.queue_id not in (queue_id, ALL_QUEUES):
             continue
+        missed = misses.get(held.queue_id, 0)
+        if missed > _MISSES_MAX:
+            continue
         found = _retry(held, now_ms)
         if found is None:
-            misses += 1
-            if misses > _MISSES_MAX:
+            if state.held_pops.is_woken(place, now_ms):  # its search goes on in the next tick
                 break
+            misses[held.queue_id] = missed + 1
             continue
         state.held_pops.remove(held)
         outputs += found

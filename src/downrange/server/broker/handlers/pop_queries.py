@@ -18,7 +18,9 @@ from downrange.server.broker.handlers.pop_checks import (
     NO_MESSAGE,
     NO_REMARK,
     check_age,
+    check_attempt,
     check_group,
+    check_permission,
     check_topic,
     with_zeros,
 )
@@ -52,8 +54,9 @@ _SUCCESS: Final = int(ResponseCode.SUCCESS)
 
 def _peek(state: BrokerState, request: Command, peer: Peer, now_ms: int) -> Sequence[Output]:
     header = PeekRequest.from_fields(request.fields)
-    refused = check_topic(state, header.topic, header.queue_id, peer)
     outputs: list[Output] = []
+    refused = check_permission(state)
+    refused = refused or check_topic(state, header.topic, header.queue_id, peer)
     refused = refused or check_group(state, header.consumer_group, now_ms, outputs)
     if refused is not None:
         return [*outputs, Reply(with_zeros(refused))]
@@ -93,7 +96,8 @@ def _peek(state: BrokerState, request: Command, peer: Peer, now_ms: int) -> Sequ
 def _notify(state: BrokerState, request: Command, peer: Peer, now_ms: int) -> Sequence[Output]:
     header = NotificationRequest.from_fields(request.fields)
     outputs: list[Output] = []
-    refused = check_topic(state, header.topic, header.queue_id, peer)
+    refused = check_permission(state) or check_attempt(header.attempt_id)
+    refused = refused or check_topic(state, header.topic, header.queue_id, peer)
     refused = refused or check_group(state, header.consumer_group, now_ms, outputs)
     wanted = refused or filter_of_expression(state, header.exp, header.exp_type)
     if not isinstance(wanted, MessageFilter):
@@ -135,7 +139,8 @@ def _notification(*, has_msg: bool = False, polling_full: bool = False) -> Comma
 
 def _count_polls(state: BrokerState, request: Command, peer: Peer, now_ms: int) -> Sequence[Output]:
     header = PollingCountRequest.from_fields(request.fields)
-    refused = check_topic(state, header.topic, header.queue_id, peer)
+    refused = check_permission(state)
+    refused = refused or check_topic(state, header.topic, header.queue_id, peer)
     if refused is not None:
         refused.fields = PollingCountReply().to_fields()
         return [Reply(refused)]

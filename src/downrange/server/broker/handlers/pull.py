@@ -28,7 +28,7 @@ from downrange.server.broker.held_pulls import HeldPull
 from downrange.server.broker.message_filter import filter_of_expression, filter_of_subscription
 from downrange.server.broker.record_scan import COMPARED_MAX, scan, scan_tags
 from downrange.server.broker.tables.topic_table import READ
-from downrange.server.outputs import LateReply, Output, Peer, Reply, refusal
+from downrange.server.outputs import HELD, LateReply, Output, Peer, Reply, refusal
 from downrange.wire.codes import RequestCode, ResponseCode
 from downrange.wire.command import Command
 from downrange.wire.headers import PullRequest
@@ -107,7 +107,7 @@ def _pull(state: BrokerState, request: Command, peer: Peer, now_ms: int) -> Sequ
         and not request.is_oneway
     )
     if may_wait and _hold(state, request, header, peer, message_filter, now_ms):
-        return outputs
+        return [*outputs, HELD]
     return [*outputs, Reply(_answer(state, header, topic, group, found))]
 
 
@@ -212,15 +212,15 @@ def _read(state: BrokerState, header: PullRequest, message_filter: MessageFilter
     if expression is not None:
         return _read_by_sql(state, header, expression, count_max, bytes_max)
     if hashes is None:
-        count, parts = state.store.read_range(queue.numbers(offset, count_max), bytes_max)
+        count, parts = state.store.read_range(queue.packed(offset, count_max), bytes_max)
         next_offset = offset + (count or min(count_max, high - offset))
     else:
-        taken, next_offset = scan_tags(queue, offset, hashes, count_max, bytes_max)
-        if not taken:
+        offsets, units, next_offset = scan_tags(queue, offset, hashes, count_max, bytes_max)
+        if not offsets:
             return _Found(_RETRY, "NO_MATCHED_MESSAGE", next_offset)
-        count, parts = state.store.read_range([unit for _, unit in taken], bytes_max)
-        if 0 < count < len(taken):
-            next_offset = taken[count][0]
+        count, parts = state.store.read_range(units, bytes_max)
+        if 0 < count < len(offsets):
+            next_offset = offsets[count]
     if not count:
         return _Found(_RETRY, "MESSAGE_WAS_REMOVING", next_offset)
     return _Found(_FOUND, "FOUND", next_offset, b"".join(parts), count)

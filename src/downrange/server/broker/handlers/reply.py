@@ -16,10 +16,10 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from downrange.server.broker.record_fields import CLIENT_FLAGS, born_host, join_properties
+from downrange.server.broker.record_fields import born_host, join_properties
 from downrange.server.broker.store_message import store_message
 from downrange.server.outputs import STORE_PENDING, Call, LateReply, Output, Peer, Reply, refusal
-from downrange.wire.codes import RequestCode, ResponseCode
+from downrange.wire.codes import CLIENT_FLAGS, RequestCode, ResponseCode
 from downrange.wire.command import Command
 from downrange.wire.fields import request_command
 from downrange.wire.headers import PushReplyRequest, SendReply, SendRequest, SendRequestV2

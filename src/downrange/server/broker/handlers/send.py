@@ -29,13 +29,15 @@ from downrange.server.broker.handlers.answers import (
     ensure_topic,
     sending_forbidden,
 )
-from downrange.server.broker.record_fields import CLIENT_FLAGS, born_host, join_properties
+from downrange.server.broker.record_fields import born_host, join_properties
 from downrange.server.broker.scheduled.timed_delivery import recall_handle_of
-from downrange.server.broker.store_message import REDIRECT_KEYS, store_directly, store_message
+from downrange.server.broker.store_message import store_directly, store_message
 from downrange.server.broker.tables.topic_table import READ_WRITE
 from downrange.server.broker.transactions.half_messages import prepare_half
+from downrange.server.broker.write_queue import PendingWrite
 from downrange.server.outputs import (
     STORE_PENDING,
+    LateReplies,
     LateReply,
     Output,
     Peer,
@@ -43,14 +45,15 @@ from downrange.server.outputs import (
     TablesChanged,
     refusal,
 )
-from downrange.wire.batches import RecordBatch, record_batch
-from downrange.wire.codes import RequestCode, ResponseCode
+from downrange.wire.batches import BatchRun, record_batch
+from downrange.wire.codes import CLIENT_FLAGS, RequestCode, ResponseCode
 from downrange.wire.command import Command
 from downrange.wire.headers import SendRequest, SendRequestV2
-from downrange.wire.limits import BATCH_MESSAGES_MAX, TOPIC_BYTES_MAX
+from downrange.wire.limits import BATCH_MESSAGES_MAX, PROPERTIES_BYTES_MAX, TOPIC_BYTES_MAX
 from downrange.wire.properties import PropertyKey, decode_properties
 from downrange.wire.records import MAGIC_V2, Record
 from downrange.wire.send_replies import StoredReply
+from downrange.wire.send_runs import UNUSUAL_KEYS, SendRun, is_plain_half, single_requests
 from downrange.wire.system_names import (
     BROKER_FORBIDDEN_TOPICS,
     FAQ,
@@ -65,6 +68,7 @@ if TYPE_CHECKING:
 
     from downrange.server.broker.handlers.answers import Handler
     from downrange.server.broker.state import BrokerState
+    from downrange.server.broker.write_queue import OnStored
     from downrange.wire.bodies import TopicConfig
 
     SendHeader = SendRequest | SendRequestV2
@@ -74,14 +78,6 @@ if TYPE_CHECKING:
 _UNIQUE_KEY: Final = str(PropertyKey.UNIQUE_KEY)
 _WAIT: Final = str(PropertyKey.WAIT)
 _PREPARED: Final = str(PropertyKey.TRANSACTION_PREPARED)
-#: A message with one of these properties does not take the plain path of `_store_one`.
-_UNUSUAL: Final = REDIRECT_KEYS | {
-    str(PropertyKey.CLUSTER),
-    str(PropertyKey.REGION),
-    str(PropertyKey.TRACE_ON),
-    str(PropertyKey.POP_CHECKPOINT),
-    _PREPARED,
-}
 
 
 def _send_v2(state: BrokerState, request: Command, peer: Peer, now_ms: int) -> Sequence[Output]:
@@ -219,10 +215,21 @@ def _store_one(
         properties[_UNIQUE_KEY] = unique_key
         text = _with(text, f"{_UNIQUE_KEY}\x01{unique_key}\x02")
     record = _record(state, request, header, peer, queue_id)
-    on_stored = _OneSend(state, request, peer, record, queue_id, unique_key)
+    on_stored: OnStored = _OneSend(state, request, peer, record, queue_id, unique_key)
     is_awaited = properties.get(_WAIT) != "false"
-    if _UNUSUAL.isdisjoint(properties) and not header.topic.startswith(RETRY_PREFIX):
+    is_half = _PREPARED in properties
+    is_usual = not is_half or (
+        is_plain_half(properties) and not state.options.is_transaction_rejected
+    )
+    if (
+        is_usual
+        and UNUSUAL_KEYS.isdisjoint(properties)
+        and not header.topic.startswith(RETRY_PREFIX)
+    ):
         record.property_bytes = _with(text, state.broker_properties_text).encode(errors="replace")
+        if is_half:
+            properties.update(state.broker_properties)
+            on_stored = prepare_half(state, record, properties, on_stored)
         refused = store_directly(state, record, properties, on_stored, is_flush_awaited=is_awaited)
         return STORE_PENDING if refused is None else _refused(state, refused)
     return _store_unusual(state, header, record, properties, now_ms, on_stored, is_awaited)
@@ -234,7 +241,7 @@ def _store_unusual(
     record: Record,
     properties: dict[str, str],
     now_ms: int,
-    on_stored: _OneSend,
+    on_stored: OnStored,
     is_awaited: bool,
 ) -> Sequence[Output]:
     """Store a message that needs more than the plain path of `_store_one`."""
@@ -249,7 +256,7 @@ def _store_unusual(
     if is_half and state.options.is_transaction_rejected:
         refused = sending_forbidden(state, "transaction message")
     if refused is None and is_half:
-        prepare_half(record, properties)
+        on_stored = prepare_half(state, record, properties, on_stored)
         refused = store_directly(state, record, properties, on_stored, is_flush_awaited=is_awaited)
     elif refused is None:
         refused = store_message(
@@ -307,8 +314,93 @@ def _prepare_retry(
         record.topic_bytes = dead.encode()
         record.queue_id = 0
         properties[PropertyKey.DELAY] = "-1"
+        origin = properties.get(PropertyKey.RETRY_TOPIC, header.topic)
+        state.statistics.events.dead_letter(origin, group)
         record.property_bytes = join_properties(properties)
     return None
+
+
+# ---- plain sends that arrived together ---------------------------------------------------------
+
+
+class _RunSend:
+    """Answers the sends of a run when all their records are stored."""
+
+    __slots__ = ("_peer", "_run", "_state")
+
+    def __init__(self, state: BrokerState, run: SendRun, peer: Peer) -> None:
+        self._state = state
+        self._run = run
+        self._peer = peer
+
+    def __call__(self, error: RocketMQError | None, now_ms: int) -> Sequence[Output]:
+        assert error is None, "what cannot be stored together is stored apart"
+        run = self._run
+        if run.is_half:
+            self._state.halves.recent.add_plain(run.halves())
+        run.release()
+        if not run.reply_count:
+            return ()
+        return (LateReplies(self._peer.number, run, self._state.stored_form),)
+
+    def apart(self) -> list[PendingWrite]:
+        """Return each send as a write of its own."""
+        state, peer = self._state, self._peer
+        writes: list[PendingWrite] = []
+        for request in single_requests(self._run):
+            is_v1 = request.code == RequestCode.SEND_MESSAGE
+            header = (SendRequest if is_v1 else SendRequestV2).from_fields(request.fields)
+            properties = decode_properties(header.properties or "")
+            record = _record(state, request, header, peer, header.queue_id)
+            record.property_bytes = _with(
+                header.properties or "", state.broker_properties_text
+            ).encode()
+            on_stored: OnStored = _OneSend(
+                state, request, peer, record, header.queue_id, properties[_UNIQUE_KEY]
+            )
+            if self._run.is_half:
+                properties.update(state.broker_properties)
+                on_stored = prepare_half(state, record, properties, on_stored)
+            is_awaited = self._run.is_flush_awaited
+            writes.append(PendingWrite([record], [properties], on_stored, is_awaited))
+        return writes
+
+
+def add_run(state: BrokerState, run: SendRun, peer: Peer) -> bool:
+    """Add plain sends to the write queue, if each of them would be stored as it is.
+
+    Returns:
+        Whether they were added. If not, one of them needs a closer look, and nothing has changed.
+    """
+    added = state.broker_properties_text.encode()
+    property_bytes_max = PROPERTIES_BYTES_MAX - len(added) - 1  # a separator may be missing
+    if (
+        not state.accepts_sends
+        or state.unwritable is not None
+        or run.body_bytes_max > state.options.message_bytes_max
+        or run.property_bytes_max > property_bytes_max
+        or (run.is_half and state.options.is_transaction_rejected)
+        or not all(_is_plain_queue(state, topic, number) for topic, number in run.asked_queues)
+    ):
+        return False
+    born, host = born_host(peer.address), state.host
+    run.prepare((born.ip, born.port), (host.ip, host.port), born.sys_flag | host.sys_flag, added)
+    on_stored = _RunSend(state, run, peer)
+    state.write_queue.add(
+        [run], [{}], on_stored, is_flush_awaited=run.is_flush_awaited, apart=on_stored.apart
+    )
+    return True
+
+
+def _is_plain_queue(state: BrokerState, topic_bytes: bytes, queue_id: int) -> bool:
+    topic = topic_bytes.decode()
+    config = state.topics.get(topic)
+    return (
+        config is not None
+        and 0 <= queue_id < max(config.write_queue_nums, config.read_queue_nums)
+        and topic not in BROKER_FORBIDDEN_TOPICS
+        and not topic.startswith(RETRY_PREFIX)
+    )
 
 
 # ---- batches -----------------------------------------------------------------------------------
@@ -324,7 +416,7 @@ class _BatchSend:
         state: BrokerState,
         request: Command,
         peer: Peer,
-        batch: RecordBatch,
+        batch: BatchRun,
         unique_key: str | None,
     ) -> None:
         self._state = state
@@ -339,11 +431,11 @@ class _BatchSend:
             return _failed(state, self._request, self._peer, error)
         if self._request.is_oneway:
             return ()
-        prefix = state.host.id_prefix
+        ((_, queue_id),) = batch.queues
         fields = {
-            "queueId": str(batch.shared.queue_id),
-            "msgId": ",".join([f"{prefix}{offset:016X}" for offset in batch.log_offsets]),
-            "queueOffset": str(batch.shared.queue_offset),
+            "queueId": str(queue_id),
+            "msgId": batch.ids(state.host.id_prefix),
+            "queueOffset": str(batch.queue_offsets[0]),
             "TRACE_ON": "true" if state.options.is_trace_on else "false",
             "MSG_REGION": state.options.region,
         }
@@ -367,7 +459,7 @@ def _store_batch(
 
 def _read_batch(
     state: BrokerState, request: Command, header: SendHeader, peer: Peer, queue_id: int
-) -> RecordBatch | Command:
+) -> BatchRun | Command:
     """Return the records of a batch, or the refusal.
 
     Raises:
@@ -388,7 +480,7 @@ def _read_batch(
     if len(shared.topic_bytes) > TOPIC_BYTES_MAX:
         shared.magic = MAGIC_V2
     batch = record_batch(shared, request.body)
-    count = len(batch.spans)
+    count = len(batch)
     if count > BATCH_MESSAGES_MAX:
         problem = f"the batch has {count} messages where {BATCH_MESSAGES_MAX} are allowed"
         return refusal(ResponseCode.MESSAGE_ILLEGAL, problem)

@@ -24,11 +24,11 @@ from downrange.server.broker.handlers.answers import (
     sending_forbidden,
     succeed,
 )
-from downrange.server.broker.record_fields import CLIENT_FLAGS, join_properties
+from downrange.server.broker.record_fields import join_properties
 from downrange.server.broker.store_message import store_message
 from downrange.server.broker.tables.topic_table import READ_WRITE, WRITE
 from downrange.server.outputs import LateReply, Output, Peer, Reply, StorePending, refusal
-from downrange.wire.codes import RequestCode, ResponseCode, SysFlag
+from downrange.wire.codes import CLIENT_FLAGS, RequestCode, ResponseCode, SysFlag
 from downrange.wire.command import Command
 from downrange.wire.headers import SendBackRequest
 from downrange.wire.limits import INT32_MAX
@@ -79,7 +79,8 @@ def _send_back(state: BrokerState, request: Command, peer: Peer, now_ms: int) ->
     properties = message.properties()
     retry = _retry(state, message, properties, header, group, now_ms, outputs)
     origin = properties.get(PropertyKey.RETRY_TOPIC, message.topic)
-    on_stored = partial(_answer, state, header.group, origin, request, peer)
+    is_dead = retry.topic_bytes != topic.encode()
+    on_stored = partial(_answer, state, header.group, origin, is_dead, request, peer)
     # Unlike Java, wait for the flush: the consumer commits its offset after the message.
     refused = store_message(state, retry, properties, now_ms, on_stored, is_flush_awaited=True)
     return [*outputs, StorePending() if refused is None else Reply(refused)]
@@ -128,6 +129,7 @@ def _answer(
     state: BrokerState,
     group: str,
     origin: str,
+    is_dead: bool,
     request: Command,
     peer: Peer,
     error: RocketMQError | None,
@@ -135,6 +137,8 @@ def _answer(
 ) -> Sequence[Output]:
     if error is None:
         state.statistics.sent_back(group, origin)
+        if is_dead:
+            state.statistics.events.dead_letter(origin, group)
     code = ResponseCode.SYSTEM_ERROR
     answer = Command(0) if error is None else refusal(code, str(error))
     return (LateReply(peer.number, request, answer),)

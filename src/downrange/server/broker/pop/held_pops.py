@@ -11,6 +11,7 @@ answered with POLLING_FULL.
 from __future__ import annotations
 
 from heapq import heapify, heappop, heappush
+from itertools import islice
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 if TYPE_CHECKING:
@@ -26,6 +27,8 @@ PER_QUEUE_MAX: Final = 1024
 ALL_MAX: Final = 100_000
 #: In place of a queue id: all queues of the topic.
 ALL_QUEUES: Final = -1
+#: How many places are looked at again in one tick: each may search thousands of messages.
+_WOKEN_MAX: Final = 16
 #: How many entries of removed pops the heap of times may hold, besides two for each held pop.
 _REMOVED_MAX: Final = 1024
 
@@ -153,9 +156,19 @@ class HeldPops:
         for place in self._places:
             self.wake_at(place, now_ms)
 
+    def is_woken(self, place: Place, now_ms: int) -> bool:
+        """Whether a place is worth another look now."""
+        wake_ms = self._wake_ms.get(place)
+        return wake_ms is not None and wake_ms <= now_ms
+
+    def is_behind(self, now_ms: int) -> bool:
+        """Whether a place is worth another look now."""
+        return any(wake_ms <= now_ms for wake_ms in self._wake_ms.values())
+
     def woken(self, now_ms: int) -> list[Place]:
-        """Return the places that are worth another look now, once."""
-        found = [place for place, wake_ms in self._wake_ms.items() if wake_ms <= now_ms]
+        """Return some of the places that are worth another look now, each once."""
+        due = (place for place, wake_ms in self._wake_ms.items() if wake_ms <= now_ms)
+        found = list(islice(due, _WOKEN_MAX))
         for place in found:
             del self._wake_ms[place]
         return found

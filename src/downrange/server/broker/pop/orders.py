@@ -4,7 +4,8 @@ While a message of the batch is neither acknowledged nor visible again, the queu
 group. A repeated request, with the same attempt id, gets the batch again. Acknowledging a message
 moves the group's committed offset to the first message of the batch that is open; a pop in order
 always reads from there. There are no checkpoints and no retry topics: a message that is not
-acknowledged stays where it is (Java: QueueLevelConsumerManager).
+acknowledged stays where it is (Java: QueueLevelConsumerManager). The head, which is the first open
+message, becomes a dead letter after too many deliveries (`dead_letters_in_order.py`).
 
 The table is saved in `config/consumerOrderInfo.json`, in Apache's form. Unlike Apache, a reply to a
 pop or to an acknowledgement waits until it is saved, so that neither order nor acknowledgement is
@@ -14,6 +15,7 @@ lost when the broker is killed:
         o: offsets, the first absolute, the others relative to it,
         ot: when a message becomes visible, by offset, for those whose time was changed,
         oc: how often a message was delivered before, by offset,
+        ht: how often the first message was delivered as the head, if that is not oc + 1,
         l: time of the last change, cm: bits of acknowledged messages, a: attempt id}}}}
 """
 
@@ -48,6 +50,7 @@ class OrderBody(Body, kw_only=True):
     changed_ms: int = field(name="l", default=0)
     offsets: list[int] = field(name="o", default_factory=list)
     counts: dict[int, int] = field(name="oc", default_factory=dict)
+    head_tries: int | None = field(name="ht", default=None)
     visible_ms: dict[int, int] | None = field(name="ot", default=None)
     pop_time: int = 0
 
@@ -72,12 +75,15 @@ class Order:
         counts: How often a message was delivered before, by offset.
         attempt_id: Of the request that popped it.
         changed_ms: When it changed.
+        head_tries: How often the first message was delivered as the head, the first open message of
+            a batch. Those behind it are not handled before it is, so this counts for dead letters.
     """
 
     __slots__ = (
         "attempt_id",
         "changed_ms",
         "counts",
+        "head_tries",
         "invisible_ms",
         "offsets",
         "open",
@@ -96,6 +102,7 @@ class Order:
         self.counts: dict[int, int] = {}
         self.attempt_id = attempt_id
         self.changed_ms = pop_ms
+        self.head_tries = 1
 
     def blocked_until_ms(self) -> int:
         """Return when all open messages are visible again; 0 if none is open."""
@@ -116,16 +123,41 @@ class Order:
                 return offset
         return self.offsets[-1] + 1
 
+    def tries_of(self, offset: int) -> int:
+        """Return how often a message was delivered as the head, if it is the head now."""
+        if offset == self.offsets[0]:
+            return self.head_tries
+        return 1 if offset in self.offsets else 0  # it became the head in this delivery
+
+
+class DeadHead:
+    """The head of a queue that becomes a dead letter; the queue is blocked meanwhile.
+
+    Attributes:
+        order: The batch; if another one has replaced it, this is void.
+        offset: Of the message.
+        log_end: Up to where the log must be durable; None before the dead letter is stored.
+    """
+
+    __slots__ = ("log_end", "offset", "order")
+
+    def __init__(self, order: Order) -> None:
+        self.order = order
+        self.offset = order.next_offset()
+        self.log_end: int | None = None
+
 
 class Orders:
     """All orders.
 
     Attributes:
         version: The number of changes since the start.
+        dead_heads: Heads that become dead letters; see `dead_letters_in_order.py`.
     """
 
     def __init__(self) -> None:
         self.version = 0
+        self.dead_heads: dict[Place, DeadHead] = {}
         self._orders: dict[Place, Order] = {}
         self._looked_ms = 0
 
@@ -157,6 +189,8 @@ class Orders:
                     count = last.counts.get(offset, 0) + (0 if is_repeated else 1)
                     if count:
                         order.counts[offset] = count
+            tries = last.tries_of(order.offsets[0]) + (0 if is_repeated else 1)
+            order.head_tries = max(tries, 1)
         self._orders[place] = order
         self.version += 1
 
@@ -166,6 +200,22 @@ class Orders:
         if order is None:
             return None
         order.open &= ~(1 << order.offsets.index(offset))
+        order.changed_ms = now_ms
+        self.version += 1
+        return order.next_offset()
+
+    def pass_head(self, place: Place, now_ms: int) -> int:
+        """Go on behind the first open message, a dead letter; return the group's new offset.
+
+        The next one becomes the head, and was not delivered as such yet.
+        """
+        order = self._orders[place]
+        number = order.offsets.index(order.next_offset()) + 1
+        if number < len(order.offsets):
+            order.offsets, order.open = order.offsets[number:], order.open >> number
+            order.head_tries = 0
+        else:
+            order.open = 0
         order.changed_ms = now_ms
         self.version += 1
         return order.next_offset()
@@ -245,6 +295,7 @@ class Orders:
             first = order.offsets[0]
             everything = (1 << len(order.offsets)) - 1
             bits = everything & ~order.open
+            is_usual = order.head_tries == order.counts.get(first, 0) + 1
             body.table.setdefault(f"{topic}{_SEPARATOR}{group}", {})[queue_id] = OrderBody(
                 attempt_id=order.attempt_id,
                 # Java reads a signed number of 64 bits.
@@ -253,6 +304,7 @@ class Orders:
                 changed_ms=order.changed_ms,
                 offsets=[first, *(offset - first for offset in order.offsets[1:])],
                 counts=order.counts,
+                head_tries=None if is_usual else order.head_tries,
                 visible_ms=order.visible_ms or None,
                 pop_time=order.pop_ms,
             )
@@ -275,6 +327,9 @@ class Orders:
                 order = Order(offsets, saved.pop_time, saved.invisible_ms or 0, saved.attempt_id)
                 order.open &= ~saved.acknowledged
                 order.counts = dict(saved.counts)
+                order.head_tries = (
+                    order.counts.get(first, 0) + 1 if saved.head_tries is None else saved.head_tries
+                )
                 order.visible_ms = dict(saved.visible_ms or {})
                 order.changed_ms = saved.changed_ms
                 self._orders[topic, group, queue_id] = order

@@ -1,38 +1,43 @@
 """From which queues a pop takes messages, and what the reply says about them.
 
-The topic's own queues come first, from a queue that rotates; one pop in five begins with the retry
+The topic's own queues come first, from a queue that changes; one pop in five begins with the retry
 topics of the group instead (Java: popFromRetryProbability). What is left of the requested number
 goes on to the other kind. A pop in order takes from the topic only, and skips blocked queues.
+
+All groups share the number of a pop, so it is spread first: of two groups that pop in turn, each
+would otherwise see only even or only odd numbers, and begin with half of the queues at best.
 """
 
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
-from downrange.server.broker.message_filter import EVERYTHING
+import msgspec
+
+from downrange.server.broker.message_filter import EVERYTHING, MessageFilter
+from downrange.server.broker.pop.dead_letters_in_order import is_blocked
 from downrange.server.broker.pop.held_pops import ALL_QUEUES
 from downrange.server.broker.pop.queue_reader import Taken, start_offset, take
-from downrange.server.broker.record_scan import TAGS_EXAMINED_MAX
+from downrange.server.broker.record_scan import TAGS_EXAMINED_MAX, examined_max
 from downrange.server.broker.tables.topic_table import READ
 from downrange.wire.pop_receipts import PLAIN, RETRY, RETRY_V2
 from downrange.wire.system_names import pop_retry_topic, pop_retry_topic_v2
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from downrange.server.broker.message_filter import MessageFilter
     from downrange.server.broker.state import BrokerState
     from downrange.store.queue_index import QueueIndex
-    from downrange.wire.bodies import TopicConfig
 
 #: One pop in this many begins with the retry topics.
 _RETRY_FIRST: Final = 5
 #: How many queues one pop searches by SQL92.
 _SQL_QUEUES_MAX: Final = 8
+#: 2**64 divided by the golden ratio, an odd number whose bits follow no pattern.
+_SPREAD: Final = 0x9E3779B97F4A7C15
+_WORD: Final = 2**64 - 1
 
 
-class PopOrder(NamedTuple):
+class PopOrder(msgspec.Struct, frozen=True, gc=False):  # made per pop, and part of no cycle
     """What a consumer asks for.
 
     Attributes:
@@ -82,29 +87,24 @@ def take_messages(
     count_left = asked.count_max
     examined_left = TAGS_EXAMINED_MAX
     for kind, topic, queue_id in _queues(state, asked, turn, now_ms):
-        queue, start = _start(state, asked, topic, queue_id)
+        queue, start = _start(state, topic, asked.group, queue_id, asked.init_mode)
+        left = queue.max_offset - start
+        rest += left
+        if left <= 0 or not count_left:
+            continue
         wanted = asked.wanted if kind == PLAIN else EVERYTHING
         taken = take(
-            state,
-            queue,
-            queue_id,
-            start,
-            wanted,
-            kind=kind,
-            count_max=count_left,
-            bytes_max=bytes_left,
-            examined_max=examined_left,
+            state, queue, queue_id, start, wanted, kind, count_left, bytes_left, examined_left
         )
-        examined_left -= _examined(taken, wanted)
-        rest += queue.max_offset - taken.next_offset
+        rest -= taken.next_offset - start
+        if wanted is not EVERYTHING:
+            examined_left -= _examined(taken, wanted)
         if taken.offsets:
             found.append(taken)
             count_left -= len(taken.offsets)
             bytes_left -= taken.size
         elif taken.next_offset > start and not asked.is_ordered:
-            state.checkpoints.hand_out(
-                topic, asked.group, queue_id, taken.next_offset, is_checkpoint=False
-            )
+            state.checkpoints.skip(topic, asked.group, queue_id, taken.next_offset)
         elif taken.next_offset > start:
             state.offsets.commit(asked.group, topic, queue_id, taken.next_offset)
         if bytes_left <= 0 or examined_left <= 0:
@@ -112,33 +112,81 @@ def take_messages(
     return found, rest
 
 
+def plain_start(
+    state: BrokerState, topic: str, group: str, queue_id: int, init_mode: int
+) -> tuple[QueueIndex, int] | None:
+    """Return a queue and where the pop begins in it, for a group that has no retry topic.
+
+    Returns:
+        None if other queues are to be read, too, or the topic has changed since a pop was held.
+    """
+    get_topic = state.topics.get
+    config = get_topic(topic)
+    if config is None or queue_id >= config.read_queue_nums:
+        return None
+    (_, retry), (_, retry_v2) = retry_topics(topic, group)
+    if get_topic(retry) is not None or get_topic(retry_v2) is not None:
+        return None
+    return _start(state, topic, group, queue_id, init_mode)
+
+
 def _examined(taken: Taken, wanted: MessageFilter) -> int:
-    """Return how much of `TAGS_EXAMINED_MAX` was used up in a queue."""
-    if wanted.sql is not None:  # reads the log: some queues per pop
-        return TAGS_EXAMINED_MAX // _SQL_QUEUES_MAX
-    return 0 if wanted.is_all else taken.next_offset - taken.start
+    """Return how much of `TAGS_EXAMINED_MAX` was used up in a queue.
+
+    A search by SQL92 reads the log: in all queues together it examines as many messages as in one.
+    """
+    examined = taken.next_offset - taken.start
+    if wanted.sql is None or not examined:
+        return 0 if wanted.is_all else examined
+    share = examined * TAGS_EXAMINED_MAX // examined_max(wanted.sql)
+    return max(share, TAGS_EXAMINED_MAX // _SQL_QUEUES_MAX)
 
 
 def has_message(state: BrokerState, asked: PopOrder, now_ms: int) -> bool:
-    """Whether a pop would find a message."""
+    """Whether a pop may find a message.
+
+    If the filter matches none of those that one pop may examine, the answer is yes: only a pop
+    moves the group on, and then the next one goes on behind them.
+    """
+    examined_left = TAGS_EXAMINED_MAX
+    bytes_max = state.options.pull_bytes_max
     for kind, topic, queue_id in _queues(state, asked, 1, now_ms):
-        queue, start = _start(state, asked, topic, queue_id)
+        queue, start = _start(state, topic, asked.group, queue_id, asked.init_mode)
         wanted = asked.wanted if kind == PLAIN else EVERYTHING
-        bytes_max = state.options.pull_bytes_max
-        if take(
-            state, queue, queue_id, start, wanted, kind=kind, count_max=1, bytes_max=bytes_max
-        ).offsets:
+        taken = take(state, queue, queue_id, start, wanted, kind, 1, bytes_max, examined_left)
+        if taken.offsets:
+            return True
+        if wanted is not EVERYTHING:
+            examined_left -= _examined(taken, wanted)
+            if examined_left <= 0:
+                return True
+    return False
+
+
+def has_rest(state: BrokerState, asked: PopOrder, now_ms: int) -> bool:
+    """Whether messages are left that a pop with a filter has not examined."""
+    if not asked.count_max:
+        return False
+    for _, topic, queue_id in _queues(state, asked, 1, now_ms):
+        queue, start = _start(state, topic, asked.group, queue_id, asked.init_mode)
+        if start < queue.max_offset:
             return True
     return False
 
 
 def _start(
-    state: BrokerState, asked: PopOrder, topic: str, queue_id: int
+    state: BrokerState, topic: str, group: str, queue_id: int, init_mode: int
 ) -> tuple[QueueIndex, int]:
     """Return a queue and where the pop begins in it."""
-    state.offsets.take_reset(asked.group, topic, queue_id)  # a reset is in force at once for pops
+    state.offsets.take_reset(group, topic, queue_id)  # a reset is in force at once for pops
     queue = state.store.queue(topic, queue_id)
-    return queue, start_offset(state, queue, asked.group, queue_id, asked.init_mode)
+    return queue, start_offset(state, queue, group, queue_id, init_mode)
+
+
+def _spread(turn: int) -> int:
+    """Return 32 bits that depend on a number, with no pattern among those of its multiples."""
+    mixed = turn * _SPREAD & _WORD
+    return ((mixed ^ mixed >> 32) * _SPREAD & _WORD) >> 32
 
 
 def _queues(
@@ -148,23 +196,25 @@ def _queues(
     config = state.topics.get(asked.topic)
     if config is None:  # it existed when the request was held
         return []
-    own = [(PLAIN, asked.topic, queue_id) for queue_id in _own_queues(config, asked, turn)]
+    spread = _spread(turn)
+    if asked.queue_id == ALL_QUEUES:
+        count = config.read_queue_nums
+        own = [(PLAIN, asked.topic, (spread + number) % count) for number in range(count)]
+    elif asked.queue_id < config.read_queue_nums:
+        own = [(PLAIN, asked.topic, asked.queue_id)]
+    else:  # it had more queues when the request was held
+        own = []
     if asked.is_ordered:
         return [
             (kind, topic, queue_id)
             for kind, topic, queue_id in own
-            if not state.orders.is_blocked((topic, asked.group, queue_id), asked.attempt_id, now_ms)
+            if not is_blocked(state, (topic, asked.group, queue_id), asked.attempt_id, now_ms)
         ]
     again: list[tuple[str, str, int]] = []
     for kind, topic in retry_topics(asked.topic, asked.group):
         retry = state.topics.get(topic)
         if retry is not None and retry.perm & READ:
             again += [(kind, topic, queue_id) for queue_id in range(retry.read_queue_nums)]
-    return again + own if turn % _RETRY_FIRST == 0 else own + again
-
-
-def _own_queues(config: TopicConfig, asked: PopOrder, turn: int) -> Sequence[int]:
-    count = config.read_queue_nums
-    if asked.queue_id != ALL_QUEUES:
-        return [asked.queue_id] if asked.queue_id < count else []  # it had more when it was held
-    return [(turn + number) % count for number in range(count)]
+    if not again:
+        return own
+    return again + own if (spread >> 16) % _RETRY_FIRST == 0 else own + again

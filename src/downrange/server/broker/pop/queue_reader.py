@@ -10,8 +10,10 @@ for, and with its receipt as property POP_CK.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, NamedTuple
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final
 
+import msgspec
 from msgspec.structs import replace
 
 from downrange.server.broker.queues import is_new
@@ -23,8 +25,6 @@ from downrange.wire.records import MAGIC_V1, MAGIC_V2, decode_records, encode_re
 from downrange.wire.system_names import RETRY_PREFIX
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from downrange.server.broker.message_filter import MessageFilter
     from downrange.server.broker.state import BrokerState
     from downrange.store.queue_index import QueueIndex
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 _FROM_FIRST: Final = 0
 
 
-class Taken(NamedTuple):
+class Taken(msgspec.Struct, frozen=True, gc=False):  # made per pop, and part of no cycle
     """Messages of one queue.
 
     Attributes:
@@ -54,7 +54,7 @@ class Taken(NamedTuple):
     start: int
     next_offset: int
     offsets: Sequence[int]
-    parts: list[bytes | memoryview]
+    parts: Sequence[bytes | memoryview]
     size: int
 
 
@@ -65,8 +65,9 @@ def start_offset(
     offset = state.checkpoints.next_offset(queue.topic, group, queue_id)
     if offset is None or offset < 0:
         offset = _first_offset(state, queue, init_mode)
-    low, high = queue.min_offset, queue.max_offset
-    return offset if low <= offset <= high else min(max(offset, low), high)
+    if queue.min_offset <= offset <= queue.max_offset:
+        return offset
+    return min(max(offset, queue.min_offset), queue.max_offset)
 
 
 def _first_offset(state: BrokerState, queue: QueueIndex, init_mode: int) -> int:
@@ -82,7 +83,6 @@ def take(
     queue_id: int,
     start: int,
     wanted: MessageFilter,
-    *,
     kind: str,
     count_max: int,
     bytes_max: int,
@@ -101,26 +101,27 @@ def take(
         bytes_max: The limit of all together. The first one is taken in any case.
         examined_max: How many messages to examine for tags at most; None for the usual limit.
     """
-    topic = queue.topic
-    if start >= queue.max_offset or not count_max:
-        return Taken(topic, kind, queue_id, start, start, [], [], 0)
-    if wanted.sql is not None:
-        found, next_offset, _ = scan(state.store, queue, start, wanted.sql, count_max, bytes_max)
+    topic, high = queue.topic, queue.max_offset
+    if start >= high or not count_max:
+        return Taken(topic, kind, queue_id, start, start, (), (), 0)
+    hashes, expression = wanted
+    if expression is not None:
+        found, next_offset, _ = scan(state.store, queue, start, expression, count_max, bytes_max)
         offsets: Sequence[int] = [offset for offset, _ in found]
-        parts: list[bytes | memoryview] = [record for _, record in found]
-    elif wanted.hashes is None:
-        count, parts = state.store.read_range(queue.numbers(start, count_max), bytes_max)
+        parts: Sequence[bytes | memoryview] = [record for _, record in found]
+    elif hashes is None:
+        count, parts = state.store.read_range(queue.packed(start, count_max), bytes_max)
         # Without a message, those that are asked for have been removed.
-        next_offset = start + (count or min(count_max, queue.max_offset - start))
+        next_offset = start + (count or min(count_max, high - start))
         offsets = range(start, start + count)
     else:
-        units, next_offset = scan_tags(
-            queue, start, wanted.hashes, count_max, bytes_max, examined_max
+        offsets, units, next_offset = scan_tags(
+            queue, start, hashes, count_max, bytes_max, examined_max
         )
-        count, parts = state.store.read_range([unit for _, unit in units], bytes_max)
-        if 0 < count < len(units):
-            next_offset = units[count][0]
-        offsets = [offset for offset, _ in units[:count]]
+        count, parts = state.store.read_range(units, bytes_max)
+        if 0 < count < len(offsets):
+            next_offset = offsets[count]
+        offsets = offsets[:count]
     size = sum(map(len, parts))
     return Taken(topic, kind, queue_id, start, next_offset, offsets, parts, size)
 

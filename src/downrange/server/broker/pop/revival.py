@@ -3,7 +3,8 @@
 The record of a revived message and the acknowledgement of the old delivery are stored together, so
 that a restart does not revive it again; `torn_writes` completes what a loss of power tore. A
 message that was delivered as often as its group allows becomes a dead letter, in %DLQ% and the
-group. (Apache's broker delivers it for ever.)
+group. (Apache's broker delivers it for ever.) A delivery that its consumer suspended does not count
+(Java: PopReviveService.reviveRetry).
 
 One rule, as for timed messages: nothing is revived before the whole queue of the timer was read,
 since its last record may be an acknowledgement. The same holds for the revive topic: an Apache
@@ -20,10 +21,11 @@ from msgspec.structs import replace
 from downrange.errors import RocketMQError, StoreError
 from downrange.server.broker.pop.handover import store_open_again
 from downrange.server.broker.pop.torn_writes import torn_writes
-from downrange.server.broker.record_fields import CLIENT_FLAGS, join_properties, make_room
+from downrange.server.broker.record_fields import join_properties, make_room
 from downrange.server.broker.scheduled.redirect import RETRY_MS, TICK_BYTES_MAX, TICK_RECORDS_MAX
 from downrange.server.broker.tables.topic_table import READ_WRITE
 from downrange.server.outputs import Note
+from downrange.wire.codes import CLIENT_FLAGS
 from downrange.wire.limits import INT32_MAX, PROPERTIES_BYTES_MAX, TOPIC_BYTES_MAX
 from downrange.wire.properties import PropertyKey
 from downrange.wire.records import MAGIC_V1, MAGIC_V2
@@ -58,17 +60,31 @@ def is_loaded(state: BrokerState, now_ms: int) -> bool:
     if not state.is_pop_loaded and not state.timers.is_behind(state.store):
         state.is_pop_loaded = not state.pop_records.left_ends  # else the next tick adopts them
         if state.is_pop_loaded:
-            for checkpoint, offsets in torn_writes(state, _copy_topics):
-                _close(state, checkpoint, offsets, now_ms)
+            _close(state, list(torn_writes(state, _copy_topics)), now_ms)
             state.held_pops.wake_all(now_ms)
     return state.is_pop_loaded
 
 
-def _close(state: BrokerState, checkpoint: Checkpoint, offsets: Sequence[int], now_ms: int) -> None:
-    """Acknowledge messages of a checkpoint, also if that cannot be stored now."""
-    ack, properties = state.pop_records.acknowledgement(checkpoint, offsets, now_ms, is_batch=True)
-    state.checkpoints.close(checkpoint, checkpoint.bits_of(offsets))
-    state.write_queue.add([ack], [properties])
+def _close(
+    state: BrokerState, closed: Sequence[tuple[Checkpoint, Sequence[int]]], now_ms: int
+) -> None:
+    """Acknowledge messages of checkpoints, also if that cannot be stored now."""
+    records: list[Record] = []
+    properties: list[dict[str, str]] = []
+    for checkpoint, offsets in closed:
+        ack, parsed = state.pop_records.acknowledgement(checkpoint, offsets, now_ms, is_batch=True)
+        state.checkpoints.close(checkpoint, checkpoint.bits_of(offsets))
+        records.append(ack)
+        properties.append(parsed)
+
+    def on_stored(error: RocketMQError | None, now_ms: int) -> Iterable[Output]:
+        if error is None:
+            for ack in records:
+                state.timers.pass_over(ack.queue_offset)
+        return ()
+
+    if records:
+        state.write_queue.add(records, properties, on_stored)
 
 
 def _copy_topics(checkpoint: Checkpoint) -> tuple[str, ...]:
@@ -103,9 +119,12 @@ def drop_checkpoints(
     Returns:
         Whether records are in the write queue.
     """
-    dropped = [checkpoint for checkpoint in state.checkpoints if is_dropped(checkpoint)]
-    for checkpoint in dropped:
-        _close(state, checkpoint, checkpoint.open_offsets(), now_ms)
+    dropped = [
+        (checkpoint, checkpoint.open_offsets())
+        for checkpoint in state.checkpoints
+        if is_dropped(checkpoint)
+    ]
+    _close(state, dropped, now_ms)
     return bool(dropped)
 
 
@@ -153,7 +172,7 @@ def _revive(
     # A group that its first pop created may be lost in a crash, but its checkpoint is not.
     group = state.groups.get_or_create(checkpoint.group, state.options, now_ms)
     if state.topics.get(checkpoint.topic) is None or group is None:
-        state.checkpoints.close(checkpoint, checkpoint.open)
+        state.checkpoints.close(checkpoint, checkpoint.open_bits)
         return 0, 0
     records: list[Record] = []
     properties: list[dict[str, str]] = []
@@ -164,7 +183,7 @@ def _revive(
             break
         done.append(offset)
         try:
-            message = _read(state, checkpoint, offset)
+            message = read_message(state, checkpoint, offset)
         except RocketMQError as error:
             text = f"message {offset} of {checkpoint.topic} cannot be delivered again: {error}"
             outputs.append(Note(text, is_warning=True))
@@ -178,9 +197,10 @@ def _revive(
 
     def on_stored(error: RocketMQError | None, now_ms: int) -> Iterable[Output]:
         if error is None:
+            _count_revived(state, checkpoint, records)
             state.timers.pass_over(ack.queue_offset)
-            state.checkpoints.close(checkpoint, bits & checkpoint.open)
-            if checkpoint.open:
+            state.checkpoints.close(checkpoint, bits & checkpoint.open_bits)
+            if checkpoint.open_bits:
                 state.checkpoints.put_back(checkpoint, now_ms)
             return ()
         pause_ms = RETRY_MS if isinstance(error, StoreError) else _LONG_RETRY_MS
@@ -191,7 +211,22 @@ def _revive(
     return len(records) + 1, size
 
 
-def _read(state: BrokerState, checkpoint: Checkpoint, offset: int) -> Record:
+def _count_revived(state: BrokerState, checkpoint: Checkpoint, records: list[Record]) -> None:
+    events, topic, group = state.statistics.events, _own_topic(checkpoint), checkpoint.group
+    dead = dead_letter_topic(group).encode()
+    dead_count = sum(record.topic_bytes == dead for record in records)
+    for _ in range(dead_count):
+        events.dead_letter(topic, group)
+    if len(records) > dead_count:
+        events.messages_revived(topic, group, len(records) - dead_count)
+
+
+def read_message(state: BrokerState, checkpoint: Checkpoint, offset: int) -> Record:
+    """Read a message of a checkpoint.
+
+    Raises:
+        RocketMQError: It was removed or is damaged.
+    """
     queue = state.store.queue(checkpoint.topic, checkpoint.queue_id)
     units = queue.units(offset, 1)
     if not units:
@@ -204,8 +239,27 @@ def _again(
 ) -> tuple[Record, dict[str, str]]:
     """Return the record of the next delivery, or of the dead letter, and its properties."""
     group = state.groups.get(checkpoint.group)
+    is_dead = (
+        group is not None
+        and not checkpoint.is_suspended
+        and message.reconsume_times >= group.retry_max_times
+    )
+    return delivery_record(state, checkpoint, message, now_ms, is_dead=is_dead)
+
+
+def delivery_record(
+    state: BrokerState, checkpoint: Checkpoint, message: Record, now_ms: int, *, is_dead: bool
+) -> tuple[Record, dict[str, str]]:
+    """Return the record of a message for the retry topic or the dead letters, and its properties.
+
+    Args:
+        state: The broker.
+        checkpoint: The delivery that has ended.
+        message: As it was delivered.
+        now_ms: The time.
+        is_dead: Whether it becomes a dead letter. It does, too, if its properties have no room.
+    """
     properties = message.properties()
-    is_dead = group is not None and message.reconsume_times >= group.retry_max_times
     if not is_dead:
         properties.setdefault(PropertyKey.FIRST_POP_TIME, str(checkpoint.pop_ms))
         properties.setdefault(PropertyKey.ORIGIN_GROUP, checkpoint.group)
@@ -223,6 +277,7 @@ def _again(
         del properties[PropertyKey.POP_CHECKPOINT]
     state.topics.ensure(topic, 1, READ_WRITE, now_ms)
     host = state.host
+    counted = 0 if checkpoint.is_suspended else 1
     record = replace(
         message,
         magic=MAGIC_V2 if len(topic.encode()) > TOPIC_BYTES_MAX else MAGIC_V1,
@@ -232,7 +287,7 @@ def _again(
         born_port=host.port,
         store_ip=host.ip,
         store_port=host.port,
-        reconsume_times=min(message.reconsume_times + 1, INT32_MAX),
+        reconsume_times=min(message.reconsume_times + counted, INT32_MAX),
         prepared_offset=0,
         topic_bytes=topic.encode(),
         property_bytes=join_properties(properties),

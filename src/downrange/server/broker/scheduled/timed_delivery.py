@@ -134,6 +134,8 @@ def _fire(state: BrokerState, taken: Waiting, now_ms: int) -> int:
 
     def on_stored(error: RocketMQError | None, now_ms: int) -> Iterable[Output]:
         is_permanent = error is not None and not isinstance(error, StoreError)
+        if error is None:
+            state.timers.events.timer_ended(taken[2])
         state.timers.finish(taken, None if is_permanent else error, now_ms)
         return [undelivered(offset, error)] if is_permanent and error is not None else ()
 

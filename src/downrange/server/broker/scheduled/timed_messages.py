@@ -30,6 +30,7 @@ import msgspec
 
 from downrange.errors import RocketMQError
 from downrange.server.broker.scheduled.redirect import RETRY_MS, read_number
+from downrange.server.broker.tables.event_counts import EventCounts
 from downrange.server.outputs import Note, Output
 from downrange.wire.bodies import Body, DataVersion, TimedCount, TimedCountsBody, decode_body
 from downrange.wire.properties import PropertyKey
@@ -108,12 +109,18 @@ class TimedMessages:
 
     Args:
         held: Takes the records that are not delivered.
+
+    Attributes:
+        events: Counts the messages that begin to wait, and those that were delivered.
     """
 
     def __init__(self, held: HeldRecords) -> None:
+        self.events = EventCounts()
         self._changes = 0
         self._held = held
         self._read = 0  # offset of the first record that was not read
+        self._passed: set[int] = set()  # offsets from there on that need not be read
+        self._is_caught_up = False  # whether all records from before the start were read
         self._waiting: list[Waiting] = []  # a heap
         self._under_way: set[Waiting] = set()
         # Messages with this name and a lower offset are recalled; True if a marker does it.
@@ -161,6 +168,9 @@ class TimedMessages:
         outputs: list[Output] = []
         begun = self._read
         for unit in queue.units(self._read, TICK_READS_MAX):
+            if self._read in self._passed:
+                self._read += 1
+                continue
             try:
                 record = store.read_record(unit)
                 self._add(self._read, record, record.properties())
@@ -168,17 +178,26 @@ class TimedMessages:
                 outputs.append(undelivered(self._read, error))
             self._read += 1
         self._changes += self._read - begun
+        self._is_caught_up = self._is_caught_up or not self.is_behind(store)
+        if self._passed:
+            self._passed = {offset for offset in self._passed if offset >= self._read}
         return outputs
 
     def is_behind(self, store: MessageStore) -> bool:
         """Whether the queue has records that were not read."""
         return self._read < timer_queue(store).max_offset
 
-    def pass_over(self, offset: int) -> None:
-        """Do not read a record: it was just stored, and the one that holds it knows it."""
+    def pass_over(self, offset: int, count: int = 1) -> None:
+        """Do not read records: they were just stored, and the one that holds them knows them.
+
+        While records from before the start are left, those that follow them are read, too: their
+        order matters.
+        """
         if self._read == offset:
-            self._read += 1
+            self._read += count
             self._changes += 1
+        elif self._is_caught_up:
+            self._passed.update(range(offset, offset + count))
 
     def _add(self, offset: int, record: Record, properties: Mapping[str, str]) -> None:
         due_ms = _due_ms(record, properties)
@@ -195,6 +214,8 @@ class TimedMessages:
             self._recalled[_name_of(properties)] = (offset, is_marker)
         topic = properties.get(_REAL_TOPIC, "")
         self._count(topic, -1 if is_marker else 1, record.store_ms)
+        if not is_marker and offset >= before.read:  # the others were counted by an earlier run
+            self.events.timer_begun(topic, due_ms - record.store_ms)
         heappush(self._waiting, (due_ms, offset, "" if is_marker else topic))
 
     # ---- delivery ----
@@ -254,6 +275,18 @@ class TimedMessages:
     def note_time(self, now_ms: int) -> None:
         """Note that the whole queue was read and that messages due until now are being taken."""
         self._delivered_until_ms = max(self._delivered_until_ms, now_ms)
+
+    def waiting_from(self, index: int, count: int) -> list[Waiting]:
+        """Return up to `count` of the messages that wait, in no special order."""
+        return self._waiting[index : index + count]
+
+    def first_due_ms(self) -> int | None:
+        """Return when the first message that waits is due, or None."""
+        return self._waiting[0][0] if self._waiting else None
+
+    def unread(self, store: MessageStore) -> int:
+        """Return how many records of the queue were not read yet."""
+        return max(timer_queue(store).max_offset - self._read, 0)
 
     # ---- progress ----
 

@@ -141,6 +141,10 @@ class Counters(Generic[KeyT]):
         """Return how many counters there are."""
         return len(self._by_key)
 
+    def items(self) -> list[tuple[KeyT, Counter]]:
+        """Return all keys with their counters, as they are now."""
+        return list(self._by_key.items())
+
     def add(self, key: KeyT, *, is_system: bool = False) -> Counter:
         """Create a counter; at the limit, remove those that were unused for longest."""
         if len(self._by_key) >= self._limit:

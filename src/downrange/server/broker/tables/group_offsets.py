@@ -41,11 +41,10 @@ class GroupOffsets:
 
     def get(self, group: str, topic: str, queue_id: int) -> int | None:
         """Return the offset of a group in a queue, or None if it never committed one."""
-        topics = self._groups.get(group)
-        if topics is None:
+        try:
+            return self._groups[group][topic].get(queue_id)
+        except KeyError:
             return None
-        queues = topics.get(topic)
-        return None if queues is None else queues.get(queue_id)
 
     def commit(self, group: str, topic: str, queue_id: int, offset: int) -> None:
         """Set the offset of a group in a queue."""
@@ -54,6 +53,16 @@ class GroupOffsets:
         except KeyError:
             queues = self._groups.setdefault(group, {}).setdefault(topic, {})
         if queues.get(queue_id) != offset:  # most pulls commit the same offset again
+            queues[queue_id] = offset
+            self.version += 1
+
+    def advance(self, group: str, topic: str, queue_id: int, offset: int) -> None:
+        """Set the offset of a group in a queue, unless it is higher already."""
+        try:
+            queues = self._groups[group][topic]
+        except KeyError:
+            queues = self._groups.setdefault(group, {}).setdefault(topic, {})
+        if queues.get(queue_id, -1) < offset:
             queues[queue_id] = offset
             self.version += 1
 

@@ -14,7 +14,7 @@ from downrange.wire.bodies import DataVersion, GroupConfig, GroupTableBody, deco
 from downrange.wire.system_names import SYSTEM_GROUP_PREFIX, SYSTEM_GROUPS, group_problem
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from downrange.options import BrokerOptions
 
@@ -41,6 +41,8 @@ class GroupTable:
 
     def __init__(self) -> None:
         self._groups: dict[str, GroupConfig] = {}
+        #: Returns a group's settings, or None if it does not exist.
+        self.get: Callable[[str], GroupConfig | None] = self._groups.get
         self.version = 0
         self.data_version = DataVersion(timestamp=0, counter=0, state_version=0)
         self.forbidden: dict[str, dict[str, int]] = {}
@@ -52,10 +54,6 @@ class GroupTable:
     def __iter__(self) -> Iterator[GroupConfig]:
         """Iterate over all groups."""
         return iter(self._groups.values())
-
-    def get(self, group: str) -> GroupConfig | None:
-        """Return a group's settings, or None if it does not exist."""
-        return self._groups.get(group)
 
     def get_or_create(self, group: str, options: BrokerOptions, now_ms: int) -> GroupConfig | None:
         """Return a group's settings; create the group if it is missing and that is allowed."""

@@ -14,14 +14,15 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from downrange.server.broker.tables.counters import PERIOD_MS, Counter, Counters, due_spans
-from downrange.wire.batches import RecordBatch
+from downrange.server.broker.tables.event_counts import EventCounts
+from downrange.wire.records import Record
 from downrange.wire.system_names import is_broker_system_topic
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Sequence
 
+    from downrange.wire.batches import RecordRun
     from downrange.wire.bodies import CountsBody
-    from downrange.wire.records import Record
 
 SAMPLE_MS: Final = 1_000
 #: The spans that tools show, in seconds.
@@ -65,6 +66,7 @@ class Statistics:
     Attributes:
         today: The totals at the last midnight, or at the start if that was later.
         yesterday: The totals at the midnight before.
+        events: Counts of rare events.
     """
 
     __slots__ = (
@@ -80,6 +82,7 @@ class Statistics:
         "_topics",
         "bytes_pulled",
         "bytes_stored",
+        "events",
         "messages_pulled",
         "messages_stored",
         "pulls_found",
@@ -105,6 +108,7 @@ class Statistics:
         self._topics: Counters[bytes] = Counters()
         self._groups: Counters[tuple[str, str]] = Counters()  # by topic and group
         self._sent_back: Counters[tuple[str, str]] = Counters()
+        self.events = EventCounts()
         # Counters of the whole broker, in which Apache does not count requests.
         self._broker = {
             "BROKER_PUT_NUMS": Counter(),
@@ -115,30 +119,30 @@ class Statistics:
 
     # ---- counting ----
 
-    def stored(self, entries: Iterable[Record | RecordBatch]) -> None:
+    def stored(self, entries: Sequence[Record | RecordRun]) -> None:
         """Count records that were stored."""
-        topics = self._topics
-        messages = size = system = 0
+        count = self._count_stored
         for entry in entries:
-            if isinstance(entry, RecordBatch):
-                topic = entry.shared.topic_bytes
-                count, entry_size = len(entry.sizes), sum(entry.sizes)
-            else:
-                topic, count, entry_size = entry.topic_bytes, 1, entry.size
-            counter = topics.get(topic)
-            if counter is None:
-                is_system = is_broker_system_topic(topic.decode(errors="replace"))
-                counter = topics.add(topic, is_system=is_system)
-            counter.times += 1
-            counter.messages += count
-            counter.size += entry_size
-            messages += count
-            size += entry_size
-            if counter.is_system:
-                system += count
+            if isinstance(entry, Record):
+                count(entry.topic_bytes, 1, 1, entry.size)
+                continue
+            is_batch = entry.requests == 1
+            totals = zip(entry.queues, entry.counts, entry.queue_bytes, strict=True)
+            for (topic, _), messages, size in totals:
+                count(topic, 1 if is_batch else messages, messages, size)
+
+    def _count_stored(self, topic: bytes, times: int, messages: int, size: int) -> None:
+        counter = self._topics.get(topic)
+        if counter is None:
+            is_system = is_broker_system_topic(topic.decode(errors="replace"))
+            counter = self._topics.add(topic, is_system=is_system)
+        counter.times += times
+        counter.messages += messages
+        counter.size += size
         self.messages_stored += messages
         self.bytes_stored += size
-        self._system_stored += system
+        if counter.is_system:
+            self._system_stored += messages
 
     def stored_run(self, topic: bytes, messages: int, size: int) -> None:
         """Count records of the broker that were stored together in one of its own topics."""
@@ -202,11 +206,13 @@ class Statistics:
         self._topics.drop(lambda key: key == name)
         for table in (self._groups, self._sent_back):
             table.drop(lambda key: key[0] == topic)
+        self.events.drop_topic(topic)
 
     def drop_group(self, group: str) -> None:
         """Forget a group that was deleted."""
         for table in (self._groups, self._sent_back):
             table.drop(lambda key: key[1] == group)
+        self.events.drop_group(group)
 
     # ---- figures ----
 
@@ -284,6 +290,14 @@ class Statistics:
         elif key == cluster:
             counter = self._broker.get(name)
         return None if counter is None else counter.counts(is_of_size=name.endswith("_SIZE"))
+
+    def topics(self) -> list[tuple[bytes, Counter]]:
+        """Return the counters of stored messages, by topic."""
+        return self._topics.items()
+
+    def groups(self) -> list[tuple[tuple[str, str], Counter]]:
+        """Return the counters of messages that groups got, by topic and group."""
+        return self._groups.items()
 
     def stored_rate(self, topic: str) -> float:
         """Return the messages per second that a topic got in the last minute."""

@@ -26,7 +26,7 @@ from downrange.wire.system_names import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from downrange.options import BrokerOptions
 
@@ -52,6 +52,8 @@ class TopicTable:
 
     def __init__(self) -> None:
         self._topics: dict[str, TopicConfig] = {}
+        #: Returns a topic's settings, or None if it does not exist.
+        self.get: Callable[[str], TopicConfig | None] = self._topics.get
         self._changed: dict[str, None] = {}
         self._minute = 0
         self._created_in_minute = 0
@@ -65,10 +67,6 @@ class TopicTable:
     def __iter__(self) -> Iterator[TopicConfig]:
         """Iterate over all topics."""
         return iter(self._topics.values())
-
-    def get(self, topic: str) -> TopicConfig | None:
-        """Return a topic's settings, or None if it does not exist."""
-        return self._topics.get(topic)
 
     def put(self, config: TopicConfig, now_ms: int) -> None:
         """Create or change a topic."""

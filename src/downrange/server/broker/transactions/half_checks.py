@@ -25,7 +25,6 @@ from downrange.server.broker.scheduled.redirect import TICK_BYTES_MAX, undo_redi
 from downrange.server.broker.tables.topic_table import READ_WRITE
 from downrange.server.broker.transactions.half_records import (
     CHECKS,
-    FIRST_OFFSET,
     OP_PROPERTIES,
     checks_of,
     copy_to,
@@ -42,6 +41,7 @@ from downrange.wire.headers import CheckTransactionRequest
 from downrange.wire.limits import PROPERTIES_BYTES_MAX
 from downrange.wire.properties import PropertyKey
 from downrange.wire.records import encode_record
+from downrange.wire.send_runs import FIRST_OFFSET
 from downrange.wire.system_names import CHECKED_OUT_TOPIC, HALF_TOPIC
 
 if TYPE_CHECKING:

@@ -20,6 +20,7 @@ Differences from Apache (stores can still move both ways):
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from downrange.errors import MalformedRecord
@@ -28,7 +29,6 @@ from downrange.server.broker.scheduled.redirect import redirect, undo_redirect
 from downrange.server.broker.store_message import store_message
 from downrange.server.broker.transactions.half_records import (
     CHECKS,
-    FIRST_OFFSET,
     IMMUNITY,
     OP_PROPERTIES,
     first_offset,
@@ -36,9 +36,12 @@ from downrange.server.broker.transactions.half_records import (
     op_record,
     queued_record_at,
 )
+from downrange.server.broker.transactions.plain_ends import add_end, is_plain_end
 from downrange.server.outputs import refusal
 from downrange.wire.codes import ResponseCode, TransactionFlag
 from downrange.wire.properties import PropertyKey
+from downrange.wire.records import decode_record
+from downrange.wire.send_runs import FIRST_OFFSET, half_place
 from downrange.wire.system_names import HALF_TOPIC
 
 if TYPE_CHECKING:
@@ -46,6 +49,7 @@ if TYPE_CHECKING:
 
     from downrange.errors import RocketMQError
     from downrange.server.broker.state import BrokerState
+    from downrange.server.broker.transactions.half_table import HalfMessages
     from downrange.server.broker.write_queue import OnStored
     from downrange.server.outputs import Output
     from downrange.wire.command import Command
@@ -56,20 +60,66 @@ _HALF: Final = HALF_TOPIC.encode()
 _TRANSACTION_BITS: Final = int(TransactionFlag.ROLLBACK)
 _COMMIT: Final = int(TransactionFlag.COMMIT)
 _NOT_FOUND: Final = "Find prepared transaction message failed"
+# Plain strings: members of an enum hash and compare more slowly.
+_UNIQUE_KEY: Final = str(PropertyKey.UNIQUE_KEY)
+_TRANSACTION_ID: Final = str(PropertyKey.TRANSACTION_ID)
+_REAL_TOPIC: Final = str(PropertyKey.REAL_TOPIC)
+_REAL_QUEUE_ID: Final = str(PropertyKey.REAL_QUEUE_ID)
 #: Properties of a half that the committed message does not have.
-_HALF_ONLY: Final = (PropertyKey.REAL_TOPIC, PropertyKey.REAL_QUEUE_ID, FIRST_OFFSET)
+_HALF_ONLY: Final = (_REAL_TOPIC, _REAL_QUEUE_ID, FIRST_OFFSET)
+#: Properties that are set or removed when a message becomes a half.
+_SET_KEYS: Final = frozenset({_TRANSACTION_ID, CHECKS, *_HALF_ONLY})
 
 
-def prepare_half(record: Record, properties: dict[str, str]) -> None:
-    """Turn a message that is about to be stored into a half message."""
-    properties.pop(CHECKS, None)
-    properties.pop(FIRST_OFFSET, None)
-    unique_key = properties.get(PropertyKey.UNIQUE_KEY)
+def prepare_half(
+    state: BrokerState, record: Record, properties: dict[str, str], on_stored: OnStored
+) -> OnStored:
+    """Turn a message that is about to be stored into a half message.
+
+    Args:
+        state: The broker.
+        record: The message; its `property_bytes` hold `properties`.
+        properties: Are changed, too.
+        on_stored: Called when the half is stored.
+
+    Returns:
+        What is to be called instead.
+    """
+    unique_key = properties.get(_UNIQUE_KEY)
+    is_plain = _SET_KEYS.isdisjoint(properties)
+    if not is_plain:  # a message that was received, and is sent again
+        properties.pop(CHECKS, None)
+        properties.pop(FIRST_OFFSET, None)
+    added = ""
     if unique_key is not None:
-        properties[PropertyKey.TRANSACTION_ID] = unique_key
+        properties[_TRANSACTION_ID] = unique_key
+        added = f"{_TRANSACTION_ID}\x01{unique_key}\x02"
     redirect(record, properties, _HALF, 0)
     record.sys_flag &= ~_TRANSACTION_BITS
-    record.property_bytes = join_properties(properties)
+    if is_plain:
+        record.property_bytes += added.encode(errors="replace") + _real_place(properties)
+    else:
+        record.property_bytes = join_properties(properties)
+    return partial(_half_stored, state.halves, record, properties, on_stored)
+
+
+def _half_stored(
+    halves: HalfMessages,
+    half: Record,
+    properties: dict[str, str],
+    on_stored: OnStored,
+    error: RocketMQError | None,
+    now_ms: int,
+) -> Iterable[Output]:
+    if error is None:
+        halves.recent.add(half, properties)
+    return on_stored(error, now_ms)
+
+
+def _real_place(properties: dict[str, str]) -> bytes:
+    """Return the last properties of most halves: those that its message does not have."""
+    place = half_place(properties[_REAL_TOPIC], properties[_REAL_QUEUE_ID])
+    return place.encode(errors="replace")
 
 
 def end_half(
@@ -88,10 +138,20 @@ def end_half(
     if state.unwritable is not None:
         remark = f"no transaction is ended: {state.unwritable}"
         return refusal(ResponseCode.SERVICE_NOT_AVAILABLE, remark)
-    half = queued_record_at(state.store, header.commit_log_offset, HALF_TOPIC)
-    if half is None:
-        return refusal(ResponseCode.SYSTEM_ERROR, _NOT_FOUND)
-    properties = half.properties()
+    found = halves.recent.take(header.commit_log_offset)
+    if found is None:
+        read = queued_record_at(state.store, header.commit_log_offset, HALF_TOPIC)
+        if read is None:
+            return refusal(ResponseCode.SYSTEM_ERROR, _NOT_FOUND)
+        half, properties = read, read.properties()
+    elif len(found) == 2:
+        half, properties = found
+    elif is_plain_end(state, header, found):
+        add_end(state, header, found, now_ms, on_stored)
+        return None
+    else:
+        half = decode_record(found[-1])
+        properties = half.properties()
     if properties.get(PropertyKey.PRODUCER_GROUP) != header.producer_group:
         return refusal(ResponseCode.SYSTEM_ERROR, "The producer group wrong")
     # Access is granted by the topic in the request, so it must be the message's own. A
@@ -105,7 +165,7 @@ def end_half(
     offset = halves.newest(half, properties)
     if not halves.ended.is_open(offset):
         return refusal(ResponseCode.ILLEGAL_OPERATION, "the transaction was ended before")
-    ending = _Ending(state, offset, first_offset(half, properties), on_stored)
+    ending = _Ending(state, offset, half, properties, on_stored)
     if header.commit_or_rollback != _COMMIT:
         ending.store_op(now_ms)
         return None
@@ -119,14 +179,24 @@ def _is_too_late(state: BrokerState, half: Record, properties: dict[str, str], n
 
 
 class _Ending:
-    """Ends one half: stores the message, if committed, and the op record after it."""
+    """Ends one half: stores the op record and, if committed, the message before it."""
 
-    __slots__ = ("_first", "_offset", "_on_stored", "_state")
+    __slots__ = ("_born_ms", "_first", "_is_commit", "_offset", "_on_stored", "_state", "_topic")
 
-    def __init__(self, state: BrokerState, offset: int, first: int, on_stored: OnStored) -> None:
+    def __init__(
+        self,
+        state: BrokerState,
+        offset: int,
+        half: Record,
+        properties: dict[str, str],
+        on_stored: OnStored,
+    ) -> None:
         self._state = state
         self._offset = offset
-        self._first = first
+        self._first = first_offset(half, properties)
+        self._topic = properties.get(PropertyKey.REAL_TOPIC, "")
+        self._born_ms = half.born_ms
+        self._is_commit = False
         self._on_stored = on_stored
         state.halves.ended.begin_end(offset)
 
@@ -134,18 +204,30 @@ class _Ending:
         self, half: Record, properties: dict[str, str], now_ms: int
     ) -> Command | None:
         position = half.log_offset
+        self._is_commit = True
         try:
             undo_redirect(self._state.host, half, properties)
         except MalformedRecord:
             refused: Command | None = refusal(ResponseCode.SYSTEM_ERROR, _NOT_FOUND)
         else:
+            place = _real_place(properties)
+            is_plain = half.property_bytes.endswith(b"\x02" + place)
             for name in _HALF_ONLY:
-                properties.pop(name, None)
+                is_plain &= properties.pop(name, None) is None or name != FIRST_OFFSET
             half.sys_flag |= _COMMIT
             half.prepared_offset = position
-            half.property_bytes = join_properties(properties)
+            half.property_bytes = (
+                half.property_bytes[: -len(place)] if is_plain else join_properties(properties)
+            )
+            op = op_record(self._state.host, self._offset, now_ms)
             refused = store_message(
-                self._state, half, properties, now_ms, self._message_stored, is_flush_awaited=True
+                self._state,
+                half,
+                properties,
+                now_ms,
+                self._op_stored,
+                is_flush_awaited=True,
+                behind=(op, OP_PROPERTIES),
             )
         if refused is not None:
             self._state.halves.ended.cancel_end(self._offset)
@@ -155,17 +237,14 @@ class _Ending:
         op = op_record(self._state.host, self._offset, now_ms)
         self._state.write_queue.add([op], [OP_PROPERTIES], self._op_stored, is_flush_awaited=True)
 
-    def _message_stored(self, error: RocketMQError | None, now_ms: int) -> Iterable[Output]:
-        if error is not None:
-            return self._op_stored(error, now_ms)
-        self.store_op(now_ms)
-        return ()
-
     def _op_stored(self, error: RocketMQError | None, now_ms: int) -> Iterable[Output]:
         halves = self._state.halves
         if error is None:
             halves.ended.end((self._offset,))
             halves.forget_copies(self._first)
+            self._state.statistics.events.transaction_ended(
+                self._topic, is_commit=self._is_commit, open_ms=now_ms - self._born_ms
+            )
         else:
             halves.ended.cancel_end(self._offset)
         return self._on_stored(error, now_ms)

@@ -16,10 +16,11 @@ from typing import TYPE_CHECKING, Final
 from msgspec.structs import replace
 
 from downrange.errors import MalformedRecord, StoreError
-from downrange.server.broker.record_fields import CLIENT_FLAGS, join_properties
-from downrange.wire.codes import SysFlag
+from downrange.server.broker.record_fields import join_properties
+from downrange.wire import ended_runs
+from downrange.wire.codes import CLIENT_FLAGS, SysFlag
 from downrange.wire.properties import PropertyKey
-from downrange.wire.records import Record
+from downrange.wire.send_runs import FIRST_OFFSET
 from downrange.wire.system_names import HALF_DONE_TOPIC, HALF_TOPIC
 
 if TYPE_CHECKING:
@@ -28,15 +29,13 @@ if TYPE_CHECKING:
     from downrange.server.broker.record_fields import StoreHost
     from downrange.store.message_store import MessageStore
     from downrange.store.queue_index import Unit
+    from downrange.wire.records import Record
 
 CHECKS: Final = str(PropertyKey.TRANSACTION_CHECK_TIMES)
-FIRST_OFFSET: Final = "DOWNRANGE_FIRST_OFFSET"
 IMMUNITY: Final = str(PropertyKey.CHECK_IMMUNITY_TIME)
 #: The properties of every op record; shared, so never changed.
 OP_PROPERTIES: Final = {str(PropertyKey.TAGS): "d"}
 
-_OP_PROPERTY_BYTES: Final = join_properties(OP_PROPERTIES)
-_OP_TOPIC: Final = HALF_DONE_TOPIC.encode()
 _BORN_HOST_V6: Final = int(SysFlag.BORN_HOST_V6)
 _KEPT_FLAGS: Final = CLIENT_FLAGS | _BORN_HOST_V6
 
@@ -94,17 +93,7 @@ def copy_to(host: StoreHost, half: Record, topic: str, properties: Mapping[str, 
 
 def op_record(host: StoreHost, offset: int, now_ms: int) -> Record:
     """Return the op record that ends a half."""
-    return Record(
-        sys_flag=host.sys_flag | (_BORN_HOST_V6 if host.sys_flag else 0),
-        born_ms=now_ms,
-        born_ip=host.ip,
-        born_port=host.port,
-        store_ip=host.ip,
-        store_port=host.port,
-        body=str(offset).encode(),
-        topic_bytes=_OP_TOPIC,
-        property_bytes=_OP_PROPERTY_BYTES,
-    )
+    return ended_runs.op_record((host.ip, host.port), offset, now_ms)
 
 
 def first_offset(half: Record, properties: Mapping[str, str]) -> int:

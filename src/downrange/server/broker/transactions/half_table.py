@@ -10,22 +10,22 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from downrange.server.broker.transactions.ended_halves import EndedHalves
-from downrange.server.broker.transactions.half_records import (
-    FIRST_OFFSET,
-    first_offset,
-    read_half,
-    read_ops,
-)
+from downrange.server.broker.transactions.half_records import first_offset, read_half, read_ops
+from downrange.wire.send_runs import FIRST_OFFSET
 from downrange.wire.system_names import HALF_DONE_TOPIC, HALF_TOPIC, TRANSACTION_GROUP
 
 if TYPE_CHECKING:
     from downrange.server.broker.tables.group_offsets import GroupOffsets
     from downrange.store.message_store import MessageStore
     from downrange.wire.records import Record
+    from downrange.wire.send_runs import HalfRecord
 
 #: How many copied halves are remembered by their first offset. The end of a forgotten one is
 #: refused; its producer is checked again.
 COPIES_MAX: Final = 200_000
+#: How many halves are kept in memory, and their bytes: those of a producer that ends them at once.
+RECENT_MAX: Final = 1_024
+RECENT_BYTES_MAX: Final = 4 * 1024 * 1024
 
 
 class _Progress(NamedTuple):
@@ -36,16 +36,52 @@ class _Progress(NamedTuple):
     first_op: int
 
 
+class RecentHalves:
+    """The halves that were stored last, so that most are ended without reading them again."""
+
+    __slots__ = ("_bytes", "_halves")
+
+    def __init__(self) -> None:
+        #: By log offset: plain ones, and others with their properties.
+        self._halves: dict[int, HalfRecord | tuple[Record, dict[str, str]]] = {}
+        self._bytes = 0
+
+    def add(self, half: Record, properties: dict[str, str]) -> None:
+        """Keep a half that was just stored, and forget the oldest ones beyond the limit."""
+        self._halves[half.log_offset] = (half, properties)
+        self._bytes += half.size
+        self._forget_oldest()
+
+    def add_plain(self, halves: list[tuple[int, HalfRecord]]) -> None:
+        """Keep plain halves that were just stored, given by their log offsets."""
+        self._halves.update(halves)
+        self._bytes += sum([len(half[-1]) for _, half in halves])
+        self._forget_oldest()
+
+    def take(self, log_offset: int) -> HalfRecord | tuple[Record, dict[str, str]] | None:
+        """Return the half at a position of the log and forget it; None if it is not kept."""
+        found = self._halves.pop(log_offset, None)
+        if found is not None:
+            self._bytes -= found[0].size if len(found) == 2 else len(found[-1])
+        return found
+
+    def _forget_oldest(self) -> None:
+        while self._bytes > RECENT_BYTES_MAX or len(self._halves) > RECENT_MAX:
+            self.take(next(iter(self._halves)))
+
+
 class HalfMessages:
     """All half messages.
 
     Attributes:
+        recent: Those that were stored last.
         ended: Which of them are ended.
         cursor: Offset of the next half in the current round of checks, or None between rounds.
         stop: Where that round ends; the copies that it makes are left to the next one.
     """
 
     def __init__(self) -> None:
+        self.recent = RecentHalves()
         self.ended = EndedHalves()
         self.cursor: int | None = None
         self.stop = 0
@@ -85,6 +121,10 @@ class HalfMessages:
     def newest(self, half: Record, properties: dict[str, str]) -> int:
         """Return the offset of the newest copy of a half."""
         return self._copies.get(first_offset(half, properties), half.queue_offset)
+
+    def newest_of(self, first: int) -> int:
+        """Return the offset of the newest copy of a half that is not a copy itself."""
+        return self._copies.get(first, first)
 
     def remember_copy(self, first: int, offset: int) -> None:
         """Note the newest copy of a half."""

@@ -6,11 +6,13 @@ from typing import Any
 
 import pytest
 
+from downrange.server.broker.record_scan import EXAMINED_MAX, TAGS_EXAMINED_MAX
 from downrange.server.broker.state import DISK_FULL
 from downrange.wire.bodies import decode_body
 from downrange.wire.codes import RequestCode
 from downrange.wire.command import Command
-from downrange.wire.pop_bodies import BatchAckBody
+from downrange.wire.pop_bodies import SPAN_MAX, BatchAckBody
+from tests.unit.server.broker.broker_stage import send_request
 from tests.unit.server.broker.pop_stage import (
     INVISIBLE_MS,
     RETRY_TOPIC,
@@ -288,6 +290,23 @@ def test_batch_may_hold_bits_beyond_the_pop() -> None:
     beyond = Popped(one.receipt._replace(offset=1), one.record)
     assert stage.ack_together(one, beyond).code == 0
     assert len(stage.state.checkpoints) == 0
+
+
+def test_batch_acknowledges_whatever_one_pop_by_tags_may_find() -> None:
+    """The bits count from where the search of the pop began."""
+    stage = PopStage()
+    for _ in range(TAGS_EXAMINED_MAX - 1):
+        stage.hand_in(send_request(b"x", properties={"TAGS": "A"}))
+    stage.commit()
+    stage.send("last", TAGS="B")
+    (one,) = stage.pop(exp="B")
+    assert one.receipt.offset - one.receipt.start == TAGS_EXAMINED_MAX - 1
+    assert stage.ack_together(one).code == 0
+    assert len(stage.state.checkpoints) == 0
+
+
+def test_bit_sets_span_what_one_pop_examines() -> None:
+    assert max(TAGS_EXAMINED_MAX, EXAMINED_MAX) <= SPAN_MAX
 
 
 # ---- changes ----

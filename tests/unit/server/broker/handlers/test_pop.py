@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
 from typing import Any
 
@@ -11,6 +12,7 @@ from downrange.errors import DiskFull
 from downrange.server.broker import record_scan
 from downrange.server.broker.pop import pop_plan, queue_reader
 from downrange.server.broker.state import DISK_FULL
+from downrange.wire.limits import ATTEMPT_ID_BYTES_MAX
 from downrange.wire.records import decode_records
 from tests.unit.server.broker.broker_stage import CLIENT, pull_request, send_request
 from tests.unit.server.broker.pop_stage import (
@@ -74,6 +76,19 @@ def test_broker_that_may_not_be_read() -> None:
     stage = PopStage(permission=2)
     answer = stage.ask(pop_request())
     assert (answer.code, answer.remark) == (16, "the broker[10.0.0.2] pop message is forbidden")
+
+
+@pytest.mark.parametrize("is_ordered", [None, True])
+def test_long_attempt_id_is_refused(is_ordered: bool | None, stage: PopStage) -> None:
+    """The broker keeps it, and saves it with every pop in order."""
+    stage.send("a")
+    for text in ("x" * (ATTEMPT_ID_BYTES_MAX + 1), "\u00fc" * (ATTEMPT_ID_BYTES_MAX // 2 + 1)):
+        answer = stage.ask(pop_request(order=is_ordered, attempt_id=text))
+        size = len(text.encode())
+        remark = f"attemptId has {size} bytes, and at most {ATTEMPT_ID_BYTES_MAX} are allowed"
+        assert (answer.code, answer.remark) == (29, remark)
+    longest = "\u00fc" * (ATTEMPT_ID_BYTES_MAX // 2)
+    assert stage.ask(pop_request(order=is_ordered, attempt_id=longest)).code == 0
 
 
 def test_group_that_is_switched_off(stage: PopStage) -> None:
@@ -194,23 +209,33 @@ def test_records_are_never_delivered_to_the_revive_topic(stage: PopStage) -> Non
         assert stage.records("rmq_sys_REVIVE_LOG_DefaultCluster", queue_id) == []
 
 
-def test_several_queues_are_visited_in_rotation() -> None:
+def test_a_pop_goes_on_to_the_next_queues() -> None:
     stage = PopStage(queues=4)
     for queue_id in range(4):
-        stage.send("a", "b", "c", queue_id=queue_id)
-    firsts: set[int] = set()
-    for _ in range(4):
-        answer = stage.ask(pop_request(1))
-        firsts.add(popped_of(answer)[0].receipt.queue_id)
-    assert firsts == {0, 1, 2, 3}
+        stage.send("a", "b", queue_id=queue_id)
     answer = stage.ask(pop_request(4))
     assert answer.fields["restNum"] == "4"
     found = popped_of(answer)
     assert len(found) == 4
     assert len(answer.fields["startOffsetInfo"].split(";")) == 2
-    assert len(stage.state.checkpoints) == 4 + 2
+    assert len(stage.state.checkpoints) == 2
     assert len(stage.bodies()) == 4
     assert stage.bodies() == []
+
+
+@pytest.mark.parametrize("other_pops", [0, 1, 2, 3, 4, 7])
+def test_a_group_begins_with_every_queue_whoever_pops_in_between(other_pops: int) -> None:
+    stage = PopStage(queues=4)
+    for queue_id in range(4):
+        stage.send(*["a"] * 40, queue_id=queue_id)
+    firsts: Counter[int] = Counter()
+    for _ in range(40):
+        (one,) = stage.pop(count=1)
+        firsts[one.receipt.queue_id] += 1
+        for _ in range(other_pops):
+            stage.state.next_number()
+    assert firsts.keys() == {0, 1, 2, 3}
+    assert min(firsts.values()) >= 4
 
 
 def test_one_queue(stage: PopStage) -> None:
@@ -394,11 +419,17 @@ def test_message_of_a_retry_topic(stage: PopStage) -> None:
     assert (config.read_queue_nums, config.write_queue_nums, config.perm) == (1, 1, 6)
 
 
-def test_retry_topic_comes_first_in_one_pop_of_five(stage: PopStage) -> None:
-    expire(stage, *"abcdefghij")
-    stage.send(*"0123456789")
-    kinds = [stage.pop(count=1)[0].receipt.kind for _ in range(10)]
-    assert sorted(kinds) == ["0"] * 8 + ["1"] * 2
+@pytest.mark.parametrize("other_pops", [0, 1, 2, 3, 4, 7])
+def test_retry_topic_comes_first_in_one_pop_of_five(other_pops: int, stage: PopStage) -> None:
+    expire(stage, *["again"] * 32)
+    stage.send(*["first"] * 100)
+    kinds: Counter[str] = Counter()
+    for _ in range(100):
+        (one,) = stage.pop(count=1)
+        kinds[one.receipt.kind] += 1
+        for _ in range(other_pops):
+            stage.state.next_number()
+    assert 10 <= kinds["1"] <= 30
 
 
 def test_rest_of_the_number_goes_on_to_the_other_kind(stage: PopStage) -> None:
@@ -465,12 +496,22 @@ def test_topic_with_a_long_name_is_written_in_the_second_form(stage: PopStage) -
 # ---- what cannot be stored ----
 
 
-def test_pop_is_answered_when_its_checkpoint_is_stored(stage: PopStage) -> None:
+def test_pop_is_answered_when_its_checkpoint_is_stored(
+    stage: PopStage, monkeypatch: pytest.MonkeyPatch
+) -> None:
     stage.send("a")
-    request = stage.hand_in(pop_request())
-    assert stage.answer_to(request) is None
-    assert stage.records(TIMER_TOPIC) == []
-    stage.commit()
+    stored: list[int] = []
+    append = stage.state.store.append_run
+
+    def note(*arguments: Any) -> int:
+        assert stage.answer_to(request) is None
+        stored.append(append(*arguments))
+        return stored[-1]
+
+    request = pop_request()
+    monkeypatch.setattr(stage.state.store, "append_run", note)
+    stage.hand_in(request)
+    assert stored == [0]
     assert stage.answer_of(request).code == 0
     assert [record.properties()["TAGS"] for record in stage.records(TIMER_TOPIC)] == ["ck"]
 
@@ -481,7 +522,7 @@ def test_full_disk_loses_nothing(stage: PopStage) -> None:
     answer = stage.ask(pop_request())
     assert (answer.code, answer.fields) == (1, ZEROS)
     assert DISK_FULL in (answer.remark or "")
-    assert (stage.committed(), len(stage.state.checkpoints)) == (0, 0)
+    assert (stage.committed(), len(stage.state.checkpoints)) == (None, 0)
     stage.state.unwritable = None
     found = stage.pop()
     assert [one.body for one in found] == ["a", "b"]
@@ -511,31 +552,45 @@ def test_failed_append_loses_nothing(
     assert stage.committed() == 3
 
 
-def test_failure_of_one_pop_fails_the_later_ones_of_its_group(
+def test_full_disk_that_a_pop_finds_is_noted_once(
+    stage: PopStage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stage.send("a")
+
+    def fail(*_: object) -> None:
+        raise DiskFull("T")
+
+    monkeypatch.setattr(stage.state.store, "append_run", fail)
+    assert stage.ask(pop_request()).code == 1
+    assert stage.state.unwritable == DISK_FULL
+    stage.tick()
+    stage.tick()
+    assert [note.text for note in stage.notes] == [f"sends are refused: {DISK_FULL}"]
+
+
+def test_pops_after_one_that_failed_begin_with_its_messages(
     stage: PopStage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Otherwise a restart would go on behind the later ones and lose the first message."""
     stage.send("a", "b", "c")
-    append, calls = stage.state.store.append, list[int]()
+    append, calls = stage.state.store.append_run, list[int]()
 
-    def fail(*_: object) -> None:
-        raise OSError("broken")
-
-    def fail_once(*arguments: Any) -> None:
+    def fail_once(*arguments: Any) -> int:
         calls.append(1)
         if len(calls) == 1:
             raise OSError("broken")
-        append(*arguments)
+        return append(*arguments)
 
-    monkeypatch.setattr(stage.state.store, "append_run", fail)  # all together
-    monkeypatch.setattr(stage.state.store, "append", fail_once)  # then each on its own
-    requests = [stage.hand_in(pop_request(1)) for _ in range(2)]
-    other = stage.hand_in(pop_request(1, group="H"))
-    stage.commit()
-    assert [stage.answer_of(request).code for request in requests] == [1, 1]
-    assert stage.answer_of(other).code == 0
+    monkeypatch.setattr(stage.state.store, "append_run", fail_once)
+    answer = stage.ask(pop_request(1))
+    assert (answer.code, answer.remark) == (
+        1,
+        "no message is popped: the log cannot be written: broken",
+    )
+    assert [one.body for one in stage.pop(count=1)] == ["a"]
     stage.restart()
-    assert stage.bodies() == ["a", "b", "c"]
+    stage.drain(INVISIBLE_MS)
+    assert sorted(stage.bodies()) == ["a", "b", "c"]
 
 
 # ---- limits ----
@@ -579,8 +634,6 @@ def test_pops_and_acknowledgements_of_a_turn(stage: PopStage) -> None:
         stage.hand_in(ack_request(first[1])),
         stage.hand_in(pop_request(1)),
     ]
-    assert [stage.answer_to(request) for request in requests] == [None] * 4
-    stage.commit()
     answers = [stage.answer_of(request) for request in requests]
     assert [answer.code for answer in answers] == [0, 0, 0, 0]
     assert [popped_of(answer)[0].body for answer in answers[1::2]] == ["c", "d"]

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
 
 import pytest
 
 from downrange.errors import CorruptStore
+from downrange.server.broker import record_scan
 from downrange.server.broker.handlers import pop_polls
 from downrange.server.broker.pop import held_pops, pop_plan, queue_reader
 from downrange.server.outputs import Peer
@@ -89,18 +91,62 @@ def test_number_of_pops_that_are_woken_in_vain_is_limited(
 ) -> None:
     monkeypatch.setattr(pop_polls, "_MISSES_MAX", 1)
     tried: list[int] = []
-    original = queue_reader.take
+    original = pop_plan._start
 
-    def counted(*arguments: Any, **options: Any) -> Any:
+    def counted(*arguments: Any) -> Any:
         tried.append(1)
-        return original(*arguments, **options)
+        return original(*arguments)
 
     for _ in range(5):
         stage.hold(exp="B", queue_id=0)
-    monkeypatch.setattr(pop_plan, "take", counted)
+    monkeypatch.setattr(pop_plan, "_start", counted)
     stage.send("a", TAGS="A")
     assert len(tried) == 2
     assert len(stage.state.held_pops) == 5
+
+
+@pytest.mark.parametrize(("exp", "kind"), [("B", "TAG"), ("TAGS = 'B'", "SQL92")])
+def test_one_search_is_made_per_tick_however_many_pops_wait(
+    exp: str, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pop_plan, "TAGS_EXAMINED_MAX", 3)
+    monkeypatch.setattr(record_scan, "EXAMINED_MAX", 3)
+    stage = PopStage(queues=4)
+    for queue_id in range(4):
+        stage.send(*["a"] * 12, queue_id=queue_id, TAGS="A")
+    requests = [stage.hold(exp=exp, exp_type=kind) for _ in range(5)]
+
+    def examined() -> int:
+        return sum(stage.committed(queue_id) or 0 for queue_id in range(4))
+
+    counts = [examined()]
+    while stage.broker.is_behind(stage.now_ms):
+        stage.tick()
+        counts.append(examined())
+    assert {after - before for before, after in pairwise(counts)} == {3}
+    assert counts[-1] == 4 * 12
+    stage.send("b", queue_id=2, TAGS="B")
+    assert bodies_of(stage, requests[0]) == ["b"]
+
+
+def test_places_are_looked_at_again_in_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A search that goes on does not keep the others waiting."""
+    monkeypatch.setattr(held_pops, "_WOKEN_MAX", 1)
+    monkeypatch.setattr(pop_plan, "TAGS_EXAMINED_MAX", 2)
+    stage = PopStage()
+    stage.send(*"aaaaaaaaab", TAGS="A")
+    for group in "GH":
+        stage.hold(exp="B", group=group)
+    for _ in range(4):
+        stage.tick()
+    assert [stage.committed(group=group) for group in "GH"] == [6, 6]
+
+
+def test_pop_of_no_messages_keeps_no_one_busy(stage: PopStage) -> None:
+    stage.hold(count=0)
+    stage.send("a")
+    stage.tick()
+    assert not stage.broker.is_behind(stage.now_ms)
 
 
 def test_time_of_a_pop_ends(stage: PopStage) -> None:
@@ -279,6 +325,15 @@ def test_each_blocked_queue_wakes_a_pop(stage: PopStage) -> None:
     assert bodies_of(stage, requests[0]) == ["a"]
     stage.tick(4_000)
     assert bodies_of(stage, requests[1]) == ["b"]
+
+
+def test_end_of_a_block_wakes_its_pop_however_many_wait_for_other_queues() -> None:
+    stage = PopStage(queues=40)
+    stage.send("a", queue_id=39)
+    stage.pop(order=True, queue_id=39)
+    requests = [ordered(stage, queue_id=queue_id) for queue_id in range(40)]
+    stage.tick(INVISIBLE_MS)
+    assert bodies_of(stage, requests[39]) == ["a"]
 
 
 def test_retry_topic_does_not_wake_a_pop_in_order(stage: PopStage) -> None:

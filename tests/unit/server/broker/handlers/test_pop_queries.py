@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from downrange.server.broker.pop import held_pops
+from downrange.server.broker import record_scan
+from downrange.server.broker.pop import held_pops, pop_plan
 from downrange.wire.codes import RequestCode
 from downrange.wire.command import Command
 from downrange.wire.records import decode_records
@@ -68,6 +69,19 @@ def test_peek_that_finds_nothing(count: int, stage: PopStage) -> None:
     assert answer.fields == ZEROS
 
 
+def test_broker_that_may_not_be_read_shows_nothing() -> None:
+    stage = PopStage(permission=2)
+    stage.send("a")
+    for request, fields in (
+        (peek_request(), ZEROS),
+        (notification_request(), NOTHING),
+        (count_request(), {"pollingNum": "0"}),
+    ):
+        answer = stage.ask(request)
+        assert (answer.code, answer.fields) == (16, fields)
+        assert answer.remark == "the broker[10.0.0.2] peeking message is forbidden"
+
+
 def test_peek_is_checked(stage: PopStage) -> None:
     for request, code in (
         (peek_request(topic="None"), 17),
@@ -106,6 +120,25 @@ def test_notification_with_a_filter(stage: PopStage) -> None:
     assert stage.ask(notification_request(exp="A", exp_type="TAG")).fields == FOUND
     answer = stage.ask(notification_request(exp="a =", exp_type="SQL92"))
     assert (answer.code, answer.fields) == (23, NOTHING)
+
+
+@pytest.mark.parametrize(("exp", "kind"), [("B", "TAG"), ("TAGS = 'B'", "SQL92")])
+def test_notification_asks_for_a_pop_if_there_is_more_than_one_may_examine(
+    exp: str, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise a client that pops only after a notification would never get the message."""
+    monkeypatch.setattr(pop_plan, "TAGS_EXAMINED_MAX", 3)
+    monkeypatch.setattr(record_scan, "EXAMINED_MAX", 3)
+    stage = PopStage(queues=3)
+    for queue_id in range(3):
+        stage.send(*"aaaa", queue_id=queue_id, TAGS="A")
+    stage.send("b", queue_id=2, TAGS="B")
+    found: list[str] = []
+    for _ in range(20):
+        if stage.ask(notification_request(exp=exp, exp_type=kind)).fields == NOTHING:
+            break
+        found += stage.bodies(exp=exp, exp_type=kind)
+    assert found == ["b"]
 
 
 def test_notification_of_a_blocked_queue(stage: PopStage) -> None:
@@ -149,6 +182,7 @@ def test_notification_is_checked(stage: PopStage) -> None:
     for request, code in (
         (notification_request(topic="None"), 17),
         (notification_request(queue_id=7), 29),
+        (notification_request(attempt_id="x" * 1_025), 29),
     ):
         answer = stage.ask(request)
         assert (answer.code, answer.fields) == (code, NOTHING)

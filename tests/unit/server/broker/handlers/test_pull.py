@@ -469,6 +469,18 @@ def test_a_pull_that_waits_is_answered_by_the_next_message(stage: Stage) -> None
     assert len(stage.state.held_pulls) == 0
 
 
+def test_a_held_pull_is_answered_before_the_send_that_wakes_it(stage: Stage) -> None:
+    pull = wait(stage)
+    send = stage.hand_in(send_request())
+    stage.act(stage.broker.commit_first(stage.now_ms))
+    answer = stage.answer_to(pull)
+    assert answer is not None
+    assert answer.code == FOUND
+    assert stage.answer_to(send) is None
+    stage.act(stage.broker.take_ready())
+    assert stage.answer_to(send) is not None
+
+
 def test_one_message_answers_all_held_pulls_of_its_queue(stage: Stage) -> None:
     pulls = [wait(stage) for _ in range(3)]
     elsewhere = wait(stage, queue_id=1)

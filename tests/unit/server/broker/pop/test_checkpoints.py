@@ -23,9 +23,8 @@ def a_checkpoint(
 
 def popped(table: Checkpoints, checkpoint: Checkpoint, timer_offset: int = 0) -> Checkpoint:
     """Add the checkpoint of a pop."""
-    table.hand_out("T", "G", 0, checkpoint.offsets[-1] + 1, is_checkpoint=True)
     checkpoint.timer_offset = timer_offset
-    table.add_first(checkpoint)
+    table.add_first(checkpoint, checkpoint.offsets[-1] + 1)
     return checkpoint
 
 
@@ -34,7 +33,7 @@ def test_fields_and_bits() -> None:
     assert (checkpoint.topic, checkpoint.group, checkpoint.queue_id) == ("T", "G", 0)
     assert (checkpoint.start, checkpoint.pop_ms, checkpoint.due_ms) == (2, 5, 15)
     assert checkpoint.bits_of([5, 4, 9]) == 0b110
-    checkpoint.open = 0b011
+    checkpoint.open_bits = 0b011
     assert checkpoint.open_offsets() == [3, 5]
     assert checkpoint.bits_of([3, 9]) == 0b001
 
@@ -43,26 +42,16 @@ def test_committed_offset_is_that_of_the_oldest_open_checkpoint() -> None:
     offsets = GroupOffsets()
     table = Checkpoints(offsets)
     one, two, three = (popped(table, a_checkpoint([n, n + 1])) for n in (0, 2, 4))
-    table.close(two, two.open)
+    table.close(two, two.open_bits)
     assert offsets.get("G", "T", 0) == 0
     table.close(one, 1)
     assert offsets.get("G", "T", 0) == 0
     table.close(one, 2)
     assert offsets.get("G", "T", 0) == 4
-    table.close(three, three.open)
+    table.close(three, three.open_bits)
     assert offsets.get("G", "T", 0) == 6
     assert table.next_offset("T", "G", 0) == 6
     assert len(table) == 0
-
-
-def test_offset_is_not_committed_while_a_checkpoint_is_on_its_way_to_the_log() -> None:
-    offsets = GroupOffsets()
-    table = Checkpoints(offsets)
-    table.hand_out("T", "G", 0, 5, is_checkpoint=True)
-    table.hand_out("T", "G", 0, 9, is_checkpoint=False)
-    assert offsets.get("G", "T", 0) is None
-    table.add_first(a_checkpoint([0, 4]))
-    assert offsets.get("G", "T", 0) == 0
 
 
 def test_checkpoint_that_was_read_again_closes_what_it_no_longer_lists() -> None:
@@ -70,26 +59,10 @@ def test_checkpoint_that_was_read_again_closes_what_it_no_longer_lists() -> None
     checkpoint = a_checkpoint([0, 1, 2])
     table.add(checkpoint)
     table.add(a_checkpoint([0, 1, 2]))
-    assert checkpoint.open == 0b111
+    assert checkpoint.open_bits == 0b111
     table.add(a_checkpoint([1], start=0))
-    assert checkpoint.open == 0b010
+    assert checkpoint.open_bits == 0b010
     assert list(table) == [checkpoint]
-
-
-def test_checkpoints_of_a_deleted_topic_that_are_stored_late() -> None:
-    """The topic is deleted between a pop and the end of its turn."""
-    offsets = GroupOffsets()
-    table = Checkpoints(offsets)
-    for is_stored in (True, False):
-        table.hand_out("T", "G", 0, 5, is_checkpoint=True)
-        table.forget(lambda topic, _: topic == "T")
-        if is_stored:
-            late = a_checkpoint([0])
-            table.add_first(late)
-            table.close(late, late.open)
-        else:
-            table.take_back(a_checkpoint([0]))
-    assert (len(table), offsets.get("G", "T", 0)) == (0, None)
 
 
 def test_reset_without_progress() -> None:
@@ -103,7 +76,7 @@ def test_due_checkpoints() -> None:
     late = popped(table, a_checkpoint([0], invisible_ms=20))
     early = popped(table, a_checkpoint([1], invisible_ms=10))
     closed = popped(table, a_checkpoint([2], invisible_ms=5))
-    table.close(closed, closed.open)
+    table.close(closed, closed.open_bits)
     assert table.next_due_ms() == 15
     assert table.take_due(14) is None
     assert table.take_due(15) is early
@@ -118,13 +91,13 @@ def test_first_offset_in_the_timers_queue() -> None:
     assert table.first_timer_offset() is None
     one, two, three = (popped(table, a_checkpoint([n]), 10 * n) for n in (1, 2, 3))
     assert table.first_timer_offset() == 10
-    table.close(two, two.open)
+    table.close(two, two.open_bits)
     assert table.first_timer_offset() == 10
     table.moved({one: 99})
     assert table.first_timer_offset() == 30
-    table.close(three, three.open)
+    table.close(three, three.open_bits)
     assert table.first_timer_offset() == 99
-    table.close(one, one.open)
+    table.close(one, one.open_bits)
     assert table.first_timer_offset() is None
     table.moved({one: 100})  # it was acknowledged meanwhile
     assert table.first_timer_offset() is None
@@ -141,7 +114,7 @@ def test_memory_is_bounded_with_one_old_open_checkpoint(
     old = popped(table, a_checkpoint([0], invisible_ms=10_000 if is_long else 1))
     for offset in range(1, 1_000):
         checkpoint = popped(table, a_checkpoint([offset], invisible_ms=100))
-        table.close(checkpoint, checkpoint.open)
+        table.close(checkpoint, checkpoint.open_bits)
     assert len(table) == 1
     limit = 2 * 2 + 10 + 1
     assert len(table._times) <= limit
@@ -149,7 +122,7 @@ def test_memory_is_bounded_with_one_old_open_checkpoint(
     progress = table._progress["T", "G", 0]
     assert len(progress.first_pops) <= limit
     assert offsets.get("G", "T", 0) == 0
-    table.close(old, old.open)
+    table.close(old, old.open_bits)
     assert offsets.get("G", "T", 0) == 1_000
     assert not progress.first_pops
     assert not table._by_age
@@ -161,9 +134,9 @@ def test_closing_twice_changes_nothing() -> None:
     offsets = GroupOffsets()
     table = Checkpoints(offsets)
     one = popped(table, a_checkpoint([0, 1]))
-    table.close(one, one.open)
+    table.close(one, one.open_bits)
     again = popped(table, a_checkpoint([2, 3]))
-    table.close(one, one.open)
+    table.close(one, one.open_bits)
     assert (len(table), offsets.get("G", "T", 0)) == (1, 2)
-    table.close(again, again.open)
+    table.close(again, again.open_bits)
     assert (len(table), offsets.get("G", "T", 0)) == (0, 4)

@@ -7,10 +7,12 @@ from typing import Any
 
 import pytest
 
-from downrange.errors import MalformedBody
+from downrange.errors import MalformedBody, RocketMQError
+from downrange.server.broker.pop import dead_letters_in_order
 from downrange.server.broker.pop.orders import PATH, Order, Orders
 from downrange.wire.codes import RequestCode
 from downrange.wire.command import Command
+from tests.unit.server.broker.broker_stage import damage_body
 from tests.unit.server.broker.pop_stage import (
     INVISIBLE_MS,
     TIMER_TOPIC,
@@ -24,6 +26,7 @@ from tests.unit.server.broker.pop_stage import (
 
 DAY_MS = 24 * 3600 * 1000
 PLACE = ("T", "G", 0)
+DEAD = "%DLQ%G"
 
 
 @pytest.fixture
@@ -81,7 +84,12 @@ def test_block_ends_with_its_time_and_the_whole_rest_comes_again(stage: PopStage
     assert {one.record.reconsume_times for one in again} == {0}
 
 
-def test_same_attempt_gets_the_batch_again(stage: PopStage) -> None:
+def test_708_same_attempt_gets_the_batch_again(stage: PopStage) -> None:
+    """A push consumer whose pop had no answer repeated it with another attempt id.
+
+    The queue was blocked for it until the time of the batch ended (apache/rocketmq-clients 708).
+    Here a repeated pop gets the batch, whatever the first one got, and counts no delivery.
+    """
     first = pop(stage, 3, attempt_id="1")
     stage.now_ms += 10
     assert counts_of(stage, 5, attempt_id="1") == "0 0 0"
@@ -207,6 +215,243 @@ def test_order_and_open_messages_of_another_pop(stage: PopStage) -> None:
     """A group that pops with and without order does not get invisible messages."""
     stage.pop(count=2)
     assert [one.body for one in pop(stage)] == ["c", "d", "e"]
+
+
+# ---- dead letters ----
+
+
+def dead_letters(stage: PopStage) -> list[str]:
+    if stage.state.topics.get(DEAD) is None:
+        return []
+    return [record.body.decode() for record in stage.records(DEAD)]
+
+
+def move_head(stage: PopStage) -> None:
+    """Pop at the end of the block, and let the head become a dead letter."""
+    stage.now_ms += INVISIBLE_MS
+    assert pop(stage) == []
+    stage.tick()
+    stage.flush()
+    stage.tick()
+    stage.publish()
+
+
+@pytest.mark.parametrize("retries", [0, 1, 3])
+def test_head_becomes_a_dead_letter_after_its_last_delivery(retries: int, stage: PopStage) -> None:
+    stage.group(retry_max_times=retries)
+    for _ in range(retries + 1):
+        assert [one.body for one in pop(stage)] == ["a", "b", "c"]
+        stage.tick(INVISIBLE_MS)
+    assert dead_letters(stage) == []
+    move_head(stage)
+    (record,) = stage.records(DEAD)
+    assert (record.body, record.reconsume_times) == (b"a", retries + 1)
+    properties = record.properties()
+    assert properties["RETRY_TOPIC"] == "T"
+    assert properties["ORIGIN_MESSAGE_ID"] == stage.records()[0].offset_id
+    assert stage.committed() == 1
+    assert stage.state.statistics.events.dead_letters == {("T", "G"): 1}
+    assert [one.body for one in pop(stage)] == ["b", "c", "d"]
+
+
+def test_message_behind_a_dead_letter_has_all_its_deliveries_as_the_head(stage: PopStage) -> None:
+    stage.group(retry_max_times=1)
+    for dead in ("a", "b", "c"):
+        for _ in range(2):
+            assert pop(stage)[0].body == dead
+            stage.now_ms += INVISIBLE_MS
+        move_head(stage)
+    assert dead_letters(stage) == ["a", "b", "c"]
+
+
+@pytest.mark.parametrize("is_restarted", [False, True])
+def test_message_behind_an_acknowledged_one_is_counted_from_then_on(
+    is_restarted: bool, stage: PopStage
+) -> None:
+    stage.group(retry_max_times=1)
+    pop(stage)
+    stage.now_ms += INVISIBLE_MS
+    one, *_ = pop(stage)
+    stage.ack(one)
+    stage.now_ms += INVISIBLE_MS
+    assert counts_of(stage) == "0 qo0%1 2;0 qo0%2 2;0 0 0"
+    if is_restarted:
+        stage.restart(stage.progress())
+        stage.group(retry_max_times=1)
+    move_head(stage)
+    (record,) = stage.records(DEAD)
+    assert (record.body, record.reconsume_times) == (b"b", 3)
+
+
+def test_last_message_of_a_batch_and_acknowledged_ones_behind_the_head(stage: PopStage) -> None:
+    stage.group(retry_max_times=0)
+    found = pop(stage)
+    stage.ack(found[1], found[2])
+    move_head(stage)
+    assert (dead_letters(stage), stage.committed()) == (["a"], 3)
+    assert [one.body for one in pop(stage, 1)] == ["d"]
+    move_head(stage)
+    assert (dead_letters(stage), stage.committed()) == (["a", "d"], 4)
+    assert [one.body for one in pop(stage)] == ["e", "f"]
+
+
+def test_repeated_request_is_no_further_delivery(stage: PopStage) -> None:
+    stage.group(retry_max_times=0)
+    for _ in range(3):
+        assert len(pop(stage, attempt_id="1")) == 3
+        stage.now_ms += INVISIBLE_MS
+    assert pop(stage, attempt_id="2") == []
+    assert pop(stage, attempt_id="1") == []  # the head is on its way
+    stage.tick()
+    assert dead_letters(stage) == ["a"]
+
+
+def test_held_pop_goes_on_behind_the_dead_letter(stage: PopStage) -> None:
+    stage.group(retry_max_times=0)
+    pop(stage)
+    request = stage.hold(order=True, poll_ms=2 * INVISIBLE_MS)
+    stage.tick(INVISIBLE_MS)  # finds the head
+    stage.tick(50)  # stores it
+    stage.flush()
+    assert stage.answer_to(request) is None
+    stage.tick(50)
+    answer = stage.answer_of(request)
+    assert [one.body for one in popped_of(answer)] == ["b", "c", "d", "e", "f"]
+
+
+def test_queue_waits_until_the_dead_letter_is_durable(stage: PopStage) -> None:
+    stage.group(retry_max_times=0)
+    pop(stage)
+    stage.now_ms += INVISIBLE_MS
+    assert pop(stage) == []
+    for _ in range(3):
+        stage.tick()
+        request = stage.hand_in(pop_request(order=True, now_ms=stage.now_ms))
+        stage.publish()
+        assert stage.answer_of(request).code == 210
+    assert (dead_letters(stage), stage.committed()) == (["a"], 0)
+    stage.flush()
+    stage.tick()
+    assert stage.committed() == 1
+
+
+@pytest.mark.parametrize("is_stored", [False, True])
+def test_kill_before_the_head_is_passed_loses_nothing(is_stored: bool, stage: PopStage) -> None:
+    stage.group(retry_max_times=0)
+    pop(stage)
+    stage.now_ms += INVISIBLE_MS
+    assert pop(stage) == []
+    if is_stored:
+        stage.tick()
+    stage.restart()
+    stage.group(retry_max_times=0)
+    move_head(stage)
+    assert dead_letters(stage) == ["a", "a"] if is_stored else ["a"]
+    assert (stage.committed(), len(pop(stage))) == (1, 3)
+    stage.restart()
+    assert stage.committed() == 1
+    assert pop(stage) == []
+
+
+@pytest.mark.parametrize("is_stored", [False, True])
+def test_late_acknowledgement_of_the_head_counts(is_stored: bool, stage: PopStage) -> None:
+    stage.group(retry_max_times=0)
+    one, *_ = pop(stage)
+    stage.now_ms += INVISIBLE_MS
+    assert pop(stage) == []
+    if is_stored:
+        stage.tick()
+    stage.ack(one)
+    stage.tick()
+    assert dead_letters(stage) == (["a"] if is_stored else [])
+    assert stage.committed() == 1
+    assert [each.body for each in pop(stage)] == []  # b is the head, and was delivered once
+
+
+def test_late_change_of_the_head_counts(stage: PopStage) -> None:
+    stage.group(retry_max_times=0)
+    one, *_ = pop(stage)
+    stage.now_ms += INVISIBLE_MS
+    assert pop(stage) == []
+    stage.change(one, 1_000)
+    stage.tick()
+    stage.ack(one)
+    stage.tick()
+    assert dead_letters(stage) == []
+
+
+@pytest.mark.parametrize("is_stored", [False, True])
+def test_offset_that_is_set_ends_the_move_of_the_head(is_stored: bool, stage: PopStage) -> None:
+    stage.group(retry_max_times=0)
+    pop(stage)
+    stage.now_ms += INVISIBLE_MS
+    assert pop(stage) == []
+    if is_stored:
+        stage.tick()
+    fields = {"consumerGroup": "G", "topic": "T", "queueId": "0", "commitOffset": "3"}
+    assert stage.ask(Command(int(RequestCode.UPDATE_CONSUMER_OFFSET), fields)).code == 0
+    assert [one.body for one in pop(stage)] == ["d", "e", "f"]
+    stage.tick()
+    stage.tick()
+    assert stage.committed() == 3
+    assert not stage.state.orders.dead_heads
+
+
+def test_head_is_delivered_again_while_nothing_can_be_stored(stage: PopStage) -> None:
+    stage.group(retry_max_times=0)
+    pop(stage)
+    stage.now_ms += INVISIBLE_MS
+    assert pop(stage) == []
+    stage.state.unwritable = "full"
+    stage.tick()
+    assert [one.body for one in pop(stage)] == ["a", "b", "c"]
+    stage.state.unwritable = None
+    move_head(stage)
+    assert dead_letters(stage) == ["a"]
+
+
+def test_head_that_cannot_be_stored_is_delivered_again(
+    stage: PopStage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stage.group(retry_max_times=0)
+    pop(stage)
+    stage.now_ms += INVISIBLE_MS
+    assert pop(stage) == []
+
+    def fail(*_: object) -> None:
+        raise RocketMQError("bad")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(stage.state.store, "append", fail)
+        stage.tick()
+    assert [note.text for note in stage.notes] == ["a dead letter cannot be stored: bad"]
+    assert [one.body for one in pop(stage)] == ["a", "b", "c"]
+    move_head(stage)
+    assert dead_letters(stage) == ["a"]
+
+
+def test_damaged_head_is_reported_and_passed(stage: PopStage) -> None:
+    stage.group(retry_max_times=0)
+    pop(stage)
+    damage_body(stage.state, stage.files, stage.records()[0])
+    move_head(stage)
+    assert any("message 0 of T cannot be a dead letter" in note.text for note in stage.notes)
+    assert (dead_letters(stage), stage.committed()) == ([], 1)
+
+
+def test_one_tick_moves_a_limited_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dead_letters_in_order, "TICK_RECORDS_MAX", 2)
+    stage = PopStage(queues=3)
+    stage.group(retry_max_times=0)
+    for queue_id in range(3):
+        stage.send("a", queue_id=queue_id)
+    assert len(pop(stage)) == 3
+    stage.now_ms += INVISIBLE_MS
+    assert pop(stage) == []
+    stage.tick()
+    assert len(dead_letters(stage)) == 2
+    stage.tick()
+    assert len(dead_letters(stage)) == 3
 
 
 # ---- restarts ----

@@ -6,6 +6,12 @@ The model knows each delivery of each message. What must hold at any time:
 - a message that was not is delivered again, once for each delivery whose time ended;
 - the committed offset never passes an open message by more than its own checkpoint protects, and
   reaches the end when everything is acknowledged.
+
+A second model sets groups back at any time, and knows less: what a group is set back to, or did not
+acknowledge since, is delivered at least once more.
+
+A third one pops in order: each message is acknowledged or becomes a dead letter, and none of these
+was delivered less often than its group allows.
 """
 
 from __future__ import annotations
@@ -24,6 +30,7 @@ from tests.unit.server.broker.pop_stage import (
 )
 
 TAGS = "A || B"
+DEAD = "%DLQ%G"
 
 
 class _History:
@@ -104,18 +111,7 @@ class _History:
         self._end()
 
     def restart(self) -> None:
-        progress = None
-        if self.saved and self.random.random() < 0.8:
-            newer = self.random.randrange(len(self.saved))
-            progress = dict(self.saved[newer])
-            if self.random.random() < 0.3:  # the kill came between two files
-                older = self.saved[self.random.randint(0, newer)]
-                for path in (timed_messages.PATH, timer_handover.PATH):
-                    progress[path] = older[path]
-            del self.saved[newer + 1 :]  # these files never existed
-        else:
-            self.saved.clear()
-        self.stage.restart(progress)
+        self.stage.restart(_chosen(self.saved, self.random))
         self.stage.drain(0)
         self._end()
 
@@ -133,7 +129,7 @@ class _History:
         state = self.stage.state
         low = state.timers.progress().low
         assert all(low <= checkpoint.timer_offset for checkpoint in state.checkpoints)
-        count = sum(checkpoint.open.bit_count() for checkpoint in state.checkpoints)
+        count = sum(checkpoint.open_bits.bit_count() for checkpoint in state.checkpoints)
         assert count == len(self.open)
 
     def finish(self) -> None:
@@ -161,6 +157,126 @@ class _History:
         assert self.stage.pop(exp=TAGS if self.is_filtered else None) == []
 
 
+class _Rewound:
+    """A broker whose group is set back at any time, and what must still be delivered."""
+
+    def __init__(self, seed: int) -> None:
+        self.random = Random(seed)
+        self.queues = self.random.choice([1, 2])
+        self.stage = PopStage(queues=self.queues)
+        self.stage.group(retry_max_times=1000)
+        self.stage.create("later", 1)
+        self.sent: list[list[str]] = [[] for _ in range(self.queues)]
+        self.wanted: set[str] = set()
+        self.open: dict[str, Popped] = {}
+        self.saved: list[dict[str, bytes]] = []
+
+    def send(self) -> None:
+        for _ in range(self.random.randint(1, 4)):
+            queue_id = self.random.randrange(self.queues)
+            body = f"{queue_id}-{len(self.sent[queue_id])}"
+            self.sent[queue_id].append(body)
+            self.wanted.add(body)
+            self.stage.send(body, queue_id=queue_id)
+
+    def delay(self) -> None:
+        """Send a delayed message: until the next tick, the timer's queue is not read to its end."""
+        self.stage.send("x", topic="later", TIMER_DELAY_SEC="3000")
+
+    def pop(self) -> None:
+        count, invisible_ms = self.random.randint(1, 5), self.random.choice([500, 20_000])
+        for one in self.stage.pop(count=count, invisible_ms=invisible_ms):
+            self.open[one.body] = one
+
+    def ack(self) -> None:
+        bodies = self.random.sample(sorted(self.open), min(len(self.open), 3))
+        self._ack([self.open.pop(body) for body in bodies])
+
+    def _ack(self, picked: list[Popped]) -> None:
+        if picked:
+            assert self.stage.ack_together(*picked).code == 0
+        self.wanted -= {one.body for one in picked}
+
+    def change(self) -> None:
+        for body, one in list(self.open.items())[:1]:
+            answer = self.stage.change(one, self.random.choice([700, 30_000]))
+            if answer.code == 0:
+                self.open[body] = changed(one, answer)
+
+    def set_back(self) -> None:
+        queue_id = self.random.randrange(self.queues)
+        popped_to = self.stage.state.checkpoints.next_offset("T", "G", queue_id) or 0
+        offset = self.random.randint(0, popped_to)
+        state = self.stage.state
+        if self.random.random() < 0.5:
+            self.stage.reset(offset, queue_id)
+        elif state.checkpoints.has_popped("T", "G", queue_id):
+            if state.offsets.is_reset("G", "T", queue_id):
+                return  # commits are ignored until the next pop
+            if offset == self.stage.committed(queue_id):
+                return  # changes nothing
+            self.stage.set_offset(offset, queue_id)
+        else:
+            return  # is saved with the progress, as any commit
+        again = self.sent[queue_id][offset:]
+        self.wanted.update(again)
+        for body in again:  # a receipt of an earlier delivery
+            self.open.pop(body, None)
+
+    def save(self) -> None:
+        self.saved.append(self.stage.progress())
+
+    def tick(self) -> None:
+        self.stage.drain(self.random.choice([1, 400, 5_000]))
+
+    def restart(self) -> None:
+        self.stage.restart(_chosen(self.saved, self.random))
+        self.open.clear()  # some are still valid; what is acknowledged is known above
+
+    def finish(self) -> None:
+        for _ in range(300):
+            found = self.stage.pop()
+            if not found and not self.wanted:
+                return
+            self._ack(found)
+            self.stage.drain(25_000)
+        assert not self.wanted, "lost"
+
+
+def _chosen(saved: list[dict[str, bytes]], random: Random) -> dict[str, bytes] | None:
+    """Return a saved progress, or none; what was saved later never existed."""
+    if not saved or random.random() >= 0.8:
+        saved.clear()
+        return None
+    newer = random.randrange(len(saved))
+    progress = dict(saved[newer])
+    if random.random() < 0.3:  # the kill came between two files
+        older = saved[random.randint(0, newer)]
+        for path in (timed_messages.PATH, timer_handover.PATH):
+            progress[path] = older[path]
+    del saved[newer + 1 :]
+    return progress
+
+
+@pytest.mark.parametrize("seed", range(100))
+def test_nothing_is_lost_when_groups_are_set_back(seed: int) -> None:
+    history = _Rewound(seed)
+    steps = [
+        *[history.send] * 3,
+        *[history.pop] * 5,
+        *[history.ack] * 4,
+        *[history.save] * 2,
+        *[history.tick] * 2,
+        history.change,
+        history.delay,
+        history.set_back,
+        history.restart,
+    ]
+    for _ in range(60):
+        history.random.choice(steps)()
+    history.finish()
+
+
 @pytest.mark.parametrize("seed", range(40))
 def test_histories(seed: int) -> None:
     history = _History(seed)
@@ -178,3 +294,114 @@ def test_histories(seed: int) -> None:
         history.random.choice(steps)()
         history.check()
     history.finish()
+
+
+class _InOrder:
+    """A broker whose group pops in order, and what must be true of it."""
+
+    def __init__(self, seed: int) -> None:
+        self.random = Random(seed)
+        self.retries = self.random.choice([0, 1, 3])
+        self.stage = PopStage()
+        self.stage.group(retry_max_times=self.retries)
+        self.sent = 0
+        self.acked: set[str] = set()
+        self.as_head: dict[str, int] = {}  # deliveries as the first message of a batch
+        self.promised = 0  # all before it is acknowledged, or a dead letter
+        self.open: list[Popped] = []
+        self.saved: list[dict[str, bytes]] = []
+
+    def send(self) -> None:
+        for _ in range(self.random.randint(1, 4)):
+            self.stage.send(f"m{self.sent}")
+            self.sent += 1
+
+    def pop(self) -> None:
+        count, invisible_ms = self.random.randint(1, 5), self.random.choice([500, 5_000])
+        found = self.stage.pop(count=count, invisible_ms=invisible_ms, order=True)
+        if not found:
+            return
+        head = found[0]
+        self.as_head[head.body] = self.as_head.get(head.body, 0) + 1
+        done = self.acked | set(self.dead())
+        assert all(f"m{offset}" in done for offset in range(head.receipt.offset)), "left out"
+        assert head.receipt.offset >= self.promised, "delivered again"
+        self.open = found
+
+    def ack(self) -> None:
+        picked = self.random.sample(self.open, min(len(self.open), 2))
+        self.stage.ack(*picked)
+        self.acked.update(one.body for one in picked)  # the last batch: never too late
+        for one in picked:
+            self.open.remove(one)
+            self.as_head.setdefault(one.body, 0)
+        if self.open:  # the next open message is the head now, and was delivered
+            self.as_head[self.open[0].body] = max(self.as_head.get(self.open[0].body, 0), 1)
+
+    def change(self) -> None:
+        for one in self.open[:1]:
+            assert self.stage.change(one, self.random.choice([0, 700, 30_000])).code == 0
+
+    def dead(self) -> list[str]:
+        if self.stage.state.topics.get(DEAD) is None:
+            return []
+        return [record.body.decode() for record in self.stage.records(DEAD)]
+
+    def save(self) -> None:
+        self.saved.append(self.stage.progress())
+
+    def tick(self) -> None:
+        self.stage.tick(self.random.choice([1, 400, 5_000]))
+        if self.random.random() < 0.5:
+            self.stage.flush()
+        self.stage.publish()
+
+    def restart(self) -> None:
+        self.stage.restart(_chosen(self.saved, self.random))
+        self.stage.group(retry_max_times=self.retries)
+
+    def check(self) -> None:
+        dead = self.dead()
+        for body in dead:
+            assert self.as_head[body] > self.retries, "delivered too rarely for a dead letter"
+        self.promised = committed = self.stage.committed() or 0
+        assert all(f"m{at}" in self.acked or f"m{at}" in dead for at in range(committed)), "lost"
+
+    def finish(self) -> None:
+        for _ in range(200):
+            self.pop()
+            while self.open:
+                self.ack()
+            self.stage.tick(5_000)
+            self.stage.flush()
+            self.check()
+        assert self.stage.committed() == self.sent
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_histories_in_order(seed: int) -> None:
+    history = _InOrder(seed)
+    steps = [
+        *[history.send] * 2,
+        *[history.pop] * 6,
+        *[history.ack] * 2,
+        *[history.tick] * 6,
+        history.change,
+        history.save,
+        history.restart,
+    ]
+    history.send()
+    for _ in range(100):
+        history.random.choice(steps)()
+        history.check()
+    history.finish()
+
+
+def test_histories_in_order_have_dead_letters() -> None:
+    histories = [_InOrder(seed) for seed in range(5)]
+    for history in histories:
+        history.send()
+        for _ in range(30):
+            history.pop()
+            history.tick()
+    assert any(history.dead() for history in histories)

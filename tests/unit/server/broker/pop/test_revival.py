@@ -153,7 +153,7 @@ def test_unexpected_fault_does_not_lose_the_message(
         raise OSError("broken")
 
     with monkeypatch.context() as patch:
-        patch.setattr(revival, "_read", fail)
+        patch.setattr(revival, "read_message", fail)
         stage.tick(INVISIBLE_MS)
     assert "revive_due failed: OSError: broken" in stage.notes[-1].text
     stage.tick(60_000)
@@ -224,6 +224,43 @@ def test_message_becomes_a_dead_letter_after_its_last_delivery(
     assert config is not None
     assert (config.read_queue_nums, config.perm) == (1, 6)
     assert stage.committed() == 1
+
+
+@pytest.mark.parametrize("is_killed", [False, True])
+def test_suspended_delivery_does_not_count(is_killed: bool, stage: PopStage) -> None:
+    """As in Apache (PopReviveService): the message comes back with the number that it had."""
+    stage.group(retry_max_times=1)
+    stage.send("a")
+    for _ in range(3):
+        (one,) = stage.pop()
+        assert one.record.reconsume_times == 0
+        assert stage.change(one, 1_000, suspend=True).code == 0
+        if is_killed:
+            stage.restart()
+            stage.group(retry_max_times=1)
+        stage.drain(1_000)
+    (one,) = stage.pop()
+    again = changed(one, stage.change(one, 1_000, suspend=True))
+    assert stage.change(again, 1_000).code == 0  # the last change decides
+    stage.drain(1_000)
+    (one,) = stage.pop()
+    assert one.record.reconsume_times == 1
+    assert stage.change(one, 1_000, suspend=True).code == 0  # it is the last delivery, and again
+    stage.drain(1_000)
+    (one,) = stage.pop()
+    assert (one.record.reconsume_times, stage.state.topics.get(DEAD)) == (1, None)
+    stage.drain(INVISIBLE_MS)
+    assert [record.reconsume_times for record in stage.records(DEAD)] == [2]
+
+
+def test_suspended_checkpoint_that_is_stored_again_stays_one(stage: PopStage) -> None:
+    stage.send("a")
+    (one,) = stage.pop()
+    stage.change(one, 1_000, suspend=True)
+    stage.act(stage.broker.close(stage.now_ms))
+    stage.restart(stage.progress())
+    stage.drain(1_000)
+    assert [record.reconsume_times for record in stage.records(RETRY_TOPIC)] == [0]
 
 
 def test_dead_letter_of_the_second_form_names_its_topic() -> None:
@@ -415,15 +452,10 @@ def test_topic_that_disappears_without_a_request(stage: PopStage) -> None:
 # ---- offsets that others commit ----
 
 
-def commit(stage: PopStage, offset: int) -> None:
-    fields = {"consumerGroup": "G", "topic": "T", "queueId": "0", "commitOffset": str(offset)}
-    assert stage.ask(Command(int(RequestCode.UPDATE_CONSUMER_OFFSET), fields)).code == 0
-
-
 def test_higher_offset(stage: PopStage) -> None:
     stage.send(*"abcdef")
     (one,) = stage.pop(count=1)
-    commit(stage, 4)
+    stage.set_offset(4)
     assert stage.bodies() == ["e", "f"]
     stage.ack(one)
     assert stage.committed() == 4
@@ -433,10 +465,10 @@ def test_lower_offset(stage: PopStage) -> None:
     stage.send(*"abcdef")
     stage.ack(*stage.pop())
     assert stage.committed() == 6
-    commit(stage, 4)
+    stage.set_offset(4)
     stage.restart(stage.progress())
     assert stage.committed() == 4
-    commit(stage, 2)
+    stage.set_offset(2)
     found = stage.pop()
     assert [one.body for one in found] == ["c", "d", "e", "f"]
     stage.ack(*found)
@@ -447,7 +479,7 @@ def test_lower_offset_while_messages_are_open(stage: PopStage) -> None:
     stage.send("a", "b", "c")
     first = stage.pop(count=2)
     (third,) = stage.pop()
-    commit(stage, 1)
+    stage.set_offset(1)
     second = stage.pop()  # at the same time as the first ones
     assert [one.body for one in second] == ["b", "c"]
     stage.ack(*first, *second)
@@ -461,8 +493,8 @@ def test_same_start_at_the_same_time(stage: PopStage) -> None:
     stage.send("a", "b")
     (first,) = stage.pop(count=1)
     stage.pop(count=1)
-    commit(stage, 1)
-    commit(stage, 0)
+    stage.set_offset(1)
+    stage.set_offset(0)
     (again,) = stage.pop(count=1)
     assert again.receipt.pop_ms == first.receipt.pop_ms + 1
     stage.ack(again)
@@ -473,27 +505,14 @@ def test_same_start_at_the_same_time(stage: PopStage) -> None:
 def test_same_offset_changes_nothing(stage: PopStage) -> None:
     stage.send("a", "b")
     stage.pop(count=1)
-    commit(stage, 0)
+    stage.set_offset(0)
     assert stage.bodies() == ["b"]
-
-
-def reset(stage: PopStage, offset: int) -> None:
-    fields = {
-        "topic": "T",
-        "group": "G",
-        "timestamp": "0",
-        "isForce": "true",
-        "queueId": "0",
-        "offset": str(offset),
-    }
-    answer = stage.ask(Command(int(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET), fields))
-    assert answer.code == 0
 
 
 def test_reset_by_a_tool(stage: PopStage) -> None:
     stage.send("a", "b")
     stage.ack(*stage.pop())
-    reset(stage, 0)
+    stage.reset(0)
     assert stage.bodies() == ["a", "b"]
 
 
@@ -503,17 +522,69 @@ def test_open_messages_that_a_reset_reads_again_do_not_hide_others_after_a_kill(
     stage.send(*"abcd")
     stage.ack(*stage.pop(count=3))
     stage.pop(count=1)  # d
-    reset(stage, 1)
+    stage.reset(1)
     assert len(stage.state.checkpoints) == 0
     assert stage.bodies(count=1) == ["b"]
     stage.restart(stage.progress())
     assert stage.bodies() == ["c", "d"]
 
 
+def test_a_reset_is_kept_although_the_queue_of_the_timer_is_not_read_yet(stage: PopStage) -> None:
+    stage.create("later", 1)
+    stage.send(*"abcde")
+    stage.send("x", topic="later", TIMER_DELAY_SEC="3000")  # read by the next tick
+    stage.pop(count=3)
+    stage.reset(0)
+    stage.reset(0)
+    stage.tick()
+    assert stage.bodies(count=3) == ["a", "b", "c"]
+    stage.reset(2)
+    stage.tick()
+    assert stage.bodies() == ["c", "d", "e"]
+
+
+@pytest.mark.parametrize("is_saved", [True, False])
+@pytest.mark.parametrize("is_acked", [True, False])
+@pytest.mark.parametrize("is_by_tool", [True, False])
+def test_a_group_that_was_set_back_stays_there_after_a_kill(
+    stage: PopStage, is_by_tool: bool, is_acked: bool, is_saved: bool
+) -> None:
+    """A delayed message that waits makes a start read records from before the reset, too."""
+    stage.create("later", 1)
+    stage.send("x", topic="later", TIMER_DELAY_SEC="3000")
+    stage.send(*"abcde")
+    stage.ack(*stage.pop(count=1))
+    popped = stage.pop(count=2)
+    if is_acked:
+        stage.ack(*popped)
+    progress = stage.progress()
+    (stage.reset if is_by_tool else stage.set_offset)(0)
+    stage.restart(stage.progress() if is_saved else progress)
+    assert stage.committed() == 0
+    again = stage.pop(count=4)
+    assert [one.body for one in again] == ["a", "b", "c", "d"]
+    stage.ack(*again)
+    stage.restart(stage.progress())  # what came after the reset is known, too
+    assert stage.bodies() == ["e"]
+    stage.restart()
+    assert stage.bodies() == []
+
+
+def test_a_changed_time_does_not_hide_messages_from_a_group_that_was_set_back(
+    stage: PopStage,
+) -> None:
+    stage.send(*"abc")
+    stage.ack(*stage.pop(count=1))
+    _, last = stage.pop()
+    stage.set_offset(0)
+    assert stage.change(last, 60_000).code == 0
+    assert stage.bodies() == ["a", "b", "c"]
+
+
 def test_open_messages_before_a_reset_stay_open(stage: PopStage) -> None:
     stage.send(*"abcd")
     stage.pop(count=2)
-    reset(stage, 3)
+    stage.reset(3)
     assert stage.bodies() == ["d"]
     stage.drain(INVISIBLE_MS)
     assert sorted(stage.again()) == ["a", "b", "d"]
@@ -521,11 +592,11 @@ def test_open_messages_before_a_reset_stay_open(stage: PopStage) -> None:
 
 def test_offset_beyond_the_end_begins_at_the_end(stage: PopStage) -> None:
     stage.send("a")
-    commit(stage, 500)
+    stage.set_offset(500)
     assert stage.bodies() == []
     stage.send("b")
     assert stage.bodies() == []
-    commit(stage, -7)
+    stage.set_offset(-7)
     assert stage.bodies() == ["a", "b"]
 
 

@@ -86,7 +86,9 @@ def test_messages_of_system_topics_are_told_apart() -> None:
 
 def test_counters_of_topics_and_groups_are_found_by_javas_names() -> None:
     statistics = Statistics(0)
-    batch = RecordBatch(shared=record(), data=b"", spans=[], properties=[], sizes=[3, 4])
+    batch = RecordBatch(
+        shared=record(), data=b"", spans=[(0, 0, 0, 0)] * 2, properties=[], sizes=[3, 4]
+    )
     statistics.stored([record(), batch])
     statistics.consumed("G", "T", 2, 20)
     statistics.sent_back("G", "T")

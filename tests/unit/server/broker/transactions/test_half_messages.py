@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 import pytest
 
+from downrange.errors import StoreError
 from downrange.server.broker.record_fields import StoreHost
-from downrange.server.broker.transactions import half_table
+from downrange.server.broker.transactions import half_table, plain_ends
 from downrange.server.broker.transactions.half_messages import end_half, prepare_half
 from downrange.server.broker.transactions.half_records import op_record
 from downrange.server.broker.write_queue import no_outputs
+from downrange.server.outputs import LateReply
 from downrange.wire.codes import ResponseCode, SysFlag
+from downrange.wire.fields import request_command
 from downrange.wire.records import Record, encode_record
 from downrange.wire.system_names import (
     HALF_DONE_TOPIC,
@@ -20,6 +24,7 @@ from downrange.wire.system_names import (
     TRANSACTION_GROUP,
 )
 from tests.unit.server.broker.transaction_stage import (
+    CLIENT,
     COMMIT,
     OPTIONS,
     ROLLBACK,
@@ -59,11 +64,85 @@ def test_what_only_the_broker_may_say_of_a_half_is_taken_out() -> None:
 
 def test_a_half_without_a_unique_id_has_no_transaction_id() -> None:
     record, properties = Record(topic_bytes=b"T", queue_id=1), dict[str, str]()
-    prepare_half(record, properties)
+    prepare_half(TransactionStage().state, record, properties, no_outputs)
     assert properties == record.properties() == {"REAL_TOPIC": "T", "REAL_QID": "1"}
 
 
+def test_halves_of_the_last_moments_are_kept_within_limits(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    recent = half_table.RecentHalves()
+    made = [Record(log_offset=number * 100, size=100) for number in range(9)]
+    monkeypatch.setattr(half_table, "RECENT_MAX", 3)
+    for half in made[:5]:
+        recent.add(half, {"number": str(half.log_offset)})
+    assert recent.take(100) is None
+    assert recent.take(200) == (made[2], {"number": "200"})
+    assert recent.take(200) is None
+    monkeypatch.setattr(half_table, "RECENT_BYTES_MAX", 250)
+    recent.add(made[6], {})
+    assert [recent.take(offset) is not None for offset in (300, 400, 600)] == [False, True, True]
+    plain = [(offset, (0, 0, "g", "T", 1, bytes(100))) for offset in (700, 800, 900)]
+    recent.add_plain([*plain])
+    assert [recent.take(offset) for offset in (700, 800, 900)] == [None, plain[1][1], plain[2][1]]
+    recent.add(made[7], {})
+    recent.add(made[8], {})
+    assert recent.take(700) is not None
+
+
 # ---- ending ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("is_kept", [True, False])
+def test_a_half_is_ended_in_the_same_way_if_it_is_read_again(is_kept: bool) -> None:
+    world = TransactionStage()
+    halves = [world.half("U1", KEYS="k", TAGS="t"), world.half("U2", REAL_QID="7", REAL_TOPIC="X")]
+    if not is_kept:
+        for half in halves:
+            assert world.state.halves.recent.take(half.log_offset) is not None
+    assert [world.end(half).code for half in halves] == [0, 0]
+    found = [record.property_bytes for record in world.records("T", 1)]
+    assert found[0].startswith(b"UNIQ_KEY\x01U1\x02")
+    assert found[0].endswith(b"\x02__transactionId__\x01U1\x02")
+    assert found[1].endswith(b"\x02__transactionId__\x01U2\x02")
+    assert not any(b"REAL_" in each for each in found)
+
+
+def test_commits_of_one_turn_are_stored_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = TransactionStage()
+    halves = [world.half("U1"), world.half("U2")]
+    appended: list[int] = []
+    append = world.state.store.append
+
+    def counted(records: Any, now_ms: int, properties: Any) -> None:
+        appended.append(sum(1 if isinstance(each, Record) else len(each) for each in records))
+        append(records, now_ms, properties)
+
+    monkeypatch.setattr(world.state.store, "append", counted)
+    for half in halves:
+        request = request_command(end_header(half, COMMIT))
+        assert list(world.broker.handle(request, CLIENT, world.now_ms)) == []
+    assert len(world.broker.commit(world.now_ms)) == 2
+    assert appended == [4]
+
+
+def test_ends_of_one_turn_are_stored_in_their_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(plain_ends, "ENDS_MAX", 2)
+    world = TransactionStage()
+    halves = [world.half(f"U{number}") for number in range(6)]
+    world.state.halves.recent.take(halves[1].log_offset)  # is read from the log
+    for half, state in zip(halves, (COMMIT, COMMIT, ROLLBACK, COMMIT, COMMIT, COMMIT), strict=True):
+        request = request_command(end_header(half, state))
+        assert list(world.broker.handle(request, CLIENT, world.now_ms)) == []
+    assert len(world.broker.commit(world.now_ms)) == 6
+    assert world.delivered() == [b"body of U%d" % number for number in (0, 1, 3, 4, 5)]
+    assert world.op_bodies() == [b"0", b"1", b"2", b"3", b"4", b"5"]
+    places = [record.log_offset for record in world.records("T", 1)]
+    ops = [record.log_offset for record in world.records(HALF_DONE_TOPIC)]
+    assert sorted(places + ops) == [
+        *(places[0], ops[0], places[1], ops[1], ops[2]),
+        *(places[2], ops[3], places[3], ops[4], places[4], ops[5]),
+    ]
 
 
 def test_a_commit_delivers_the_message_as_it_was_sent() -> None:
@@ -237,6 +316,29 @@ def test_a_half_stays_open_when_its_end_cannot_be_stored(outcome: int) -> None:
     assert world.delivered() == [b"body of U"]
 
 
+def test_ends_that_cannot_be_stored_together_are_stored_apart(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world = TransactionStage()
+    halves = [world.half(f"U{number}") for number in range(3)]
+    append, failures = world.state.store.append, [True, True, False, False]
+
+    def fail(*arguments: Any) -> None:
+        if failures.pop(0):
+            raise StoreError("broken")
+        append(*arguments)
+
+    monkeypatch.setattr(world.state.store, "append", fail)
+    for half in halves:
+        world.broker.handle(request_command(end_header(half, COMMIT)), CLIENT, world.now_ms)
+    replies = [each for each in world.broker.commit(world.now_ms) if isinstance(each, LateReply)]
+    assert [reply.command.code for reply in replies] == [FAILED, 0, 0]
+    assert world.delivered() == [b"body of U1", b"body of U2"]
+    failures.append(False)
+    assert world.end(halves[0]).code == 0
+    assert world.state.statistics.events.committed == {"T": 3}
+
+
 def test_a_half_that_has_become_too_large_stays_open() -> None:
     world = TransactionStage()
     half = world.half()
@@ -249,6 +351,7 @@ def test_a_half_that_has_become_too_large_stays_open() -> None:
 def test_a_damaged_half_cannot_be_committed() -> None:
     world = TransactionStage()
     half = world.half()
+    world.restart()  # or the half would still be in memory
     world.damage(world.records(HALF_TOPIC)[0])
     assert world.end(half).code == FAILED
 
