@@ -32,6 +32,7 @@ JAVA_MINIMUM = 11
 # Pinned, so that the same command line means the same thing on every machine.
 _COPY_DEPENDENCIES = "org.apache.maven.plugins:maven-dependency-plugin:3.8.1:copy-dependencies"
 _PARTS = ("rocketmq-namesrv", "rocketmq-broker", "rocketmq-tools", "rocketmq-client")
+_PROXY_PARTS = (*_PARTS, "rocketmq-proxy")
 _OUTPUT_TAIL_CHARACTERS = 2000
 
 
@@ -83,11 +84,12 @@ def cache_root() -> Path:
     return base / "downrange" / "apache"
 
 
-def resolve(version: str, *, timeout: float = 900.0) -> Artifacts:
+def resolve(version: str, *, with_proxy: bool = False, timeout: float = 900.0) -> Artifacts:
     """Return the jars of a release, fetching them with Maven when the cache has none.
 
     Args:
         version: One of `VERSIONS`.
+        with_proxy: Also those of the gRPC proxy of 5.x, which have a folder of their own.
         timeout: Seconds in total for waiting on another process and for Maven.
 
     Raises:
@@ -96,7 +98,8 @@ def resolve(version: str, *, timeout: float = 900.0) -> Artifacts:
     if version not in VERSIONS:
         raise ApacheUnavailable(f"unknown RocketMQ version {version!r}, known: {VERSIONS}")
     java = find_java()
-    home = cache_root() / version
+    home = cache_root() / (f"{version}-proxy" if with_proxy else version)
+    parts = _PROXY_PARTS if with_proxy else _PARTS
     if not (home / "jars").is_dir():
         deadline = time.monotonic() + timeout
         try:
@@ -106,7 +109,7 @@ def resolve(version: str, *, timeout: float = 900.0) -> Artifacts:
         with exclusive(home / "fetch.lock", deadline):
             # Another process may have fetched the jars while this one waited for the lock.
             if not (home / "jars").is_dir():
-                _fetch(version, home, deadline)
+                _fetch(version, parts, home, deadline)
     return Artifacts(version=version, java=java, home=home, classpath=str(home / "jars" / "*"))
 
 
@@ -155,7 +158,7 @@ def exclusive(path: Path, deadline: float) -> Generator[None, None, None]:
         yield
 
 
-def _fetch(version: str, home: Path, deadline: float) -> None:
+def _fetch(version: str, parts: tuple[str, ...], home: Path, deadline: float) -> None:
     maven = shutil.which("mvn")
     if maven is None:
         raise ApacheUnavailable(
@@ -164,7 +167,7 @@ def _fetch(version: str, home: Path, deadline: float) -> None:
     with tempfile.TemporaryDirectory(dir=home, prefix="fetch-") as scratch_name:
         scratch = Path(scratch_name)
         pom = scratch / "pom.xml"
-        pom.write_text(_pom(version), encoding="utf-8")
+        pom.write_text(_pom(version, parts), encoding="utf-8")
         command = [maven, "-B", "-q", "-f", str(pom), _COPY_DEPENDENCIES]
         command += ["-DincludeScope=runtime", f"-DoutputDirectory={scratch / 'jars'}"]
         try:
@@ -189,17 +192,17 @@ def _fetch(version: str, home: Path, deadline: float) -> None:
                 f"mvn could not fetch RocketMQ {version} (exit {run.returncode}): "
                 + _tail(run.stdout)
             )
-        for part in _PARTS:
+        for part in parts:
             if not (scratch / "jars" / f"{part}-{version}.jar").is_file():
                 raise ApacheUnavailable(f"mvn left no {part}-{version}.jar: {_tail(run.stdout)}")
         (scratch / "jars").rename(home / "jars")
 
 
-def _pom(version: str) -> str:
+def _pom(version: str, parts: tuple[str, ...]) -> str:
     dependencies = "".join(
         f"<dependency><groupId>org.apache.rocketmq</groupId><artifactId>{part}</artifactId>"
         f"<version>{version}</version></dependency>"
-        for part in _PARTS
+        for part in parts
     )
     return (
         '<project xmlns="http://maven.apache.org/POM/4.0.0"><modelVersion>4.0.0</modelVersion>'

@@ -47,6 +47,10 @@ _SHORT_INTERVALS = {
 _ROUTE_POLL_MS = 1000
 # The default of three seconds is too short for a first send on a busy machine.
 _SEND_TIMEOUT_MS = 10_000
+# With the default of three seconds a consumer does not start on a busy machine: it fails if the
+# name server is slow to answer its first request.
+_API_TIMEOUT_MS = 15_000
+_PATIENT = {"com.rocketmq.remoting.client.connect.timeout": str(_API_TIMEOUT_MS)}
 # Seconds that an answer may arrive after the deadline inside the driver.
 _GRACE = 15.0
 
@@ -93,7 +97,7 @@ class JavaClient:
         *,
         tls: TlsFiles | None = None,
         properties: Mapping[str, str] | None = None,
-        call_timeout: float = 30.0,
+        call_timeout: float = 90.0,
         purpose: settings.Purpose = "test",
     ) -> None:
         """Describe a JVM; `start` or `with` starts it.
@@ -114,7 +118,7 @@ class JavaClient:
         self.call_timeout = call_timeout
         self._purpose: settings.Purpose = purpose
         secured = tls.client_properties() if tls else {}
-        self._properties = {**_SHORT_INTERVALS, **secured, **(properties or {})}
+        self._properties = {**_SHORT_INTERVALS, **_PATIENT, **secured, **(properties or {})}
         self._folder: Path | None = None
         self._child: ChildProcess | None = None
         self._ids = itertools.count(1)
@@ -176,7 +180,7 @@ class JavaClient:
         )
         reader.start()
         try:
-            self.call("version", timeout=60.0)
+            self.call("version", timeout=120.0)
         except BaseException:
             self.close()
             raise
@@ -263,6 +267,7 @@ class JavaClient:
             account: Sign requests for this account.
             options: Bean properties by name, for example {"retryTimesWhenSendFailed": 0}.
         """
+        defaults = {"sendMsgTimeout": _SEND_TIMEOUT_MS, "mqClientApiTimeout": _API_TIMEOUT_MS}
         return self._start(
             "producer.start",
             name,
@@ -271,7 +276,7 @@ class JavaClient:
             group=group,
             transaction=transaction,
             commits=commits,
-            options={"sendMsgTimeout": _SEND_TIMEOUT_MS, **(options or {})},
+            options={**defaults, **(options or {})},
         )
 
     def send(
@@ -337,6 +342,7 @@ class JavaClient:
         defaults = {
             "consumeFromWhere": "CONSUME_FROM_FIRST_OFFSET",
             "pollNameServerInterval": _ROUTE_POLL_MS,
+            "mqClientApiTimeout": _API_TIMEOUT_MS,
         }
         return self._start(
             "consumer.start",
@@ -350,7 +356,7 @@ class JavaClient:
         )
 
     def received(
-        self, consumer: str, count: int, *, timeout: float = 20.0, clear: bool = False
+        self, consumer: str, count: int, *, timeout: float = 60.0, clear: bool = False
     ) -> list[Json]:
         """Return all deliveries to a push consumer, after waiting until there are `count`."""
         messages: list[Json] = self.call(
@@ -391,13 +397,13 @@ class JavaClient:
         if account is not None:
             keys = {"accessKey": account.access_key, "secretKey": account.secret_key}
         printed: str = self.call(
-            "mqadmin", nameServers=name_servers, arguments=list(arguments), timeout=60.0, **keys
+            "mqadmin", nameServers=name_servers, arguments=list(arguments), timeout=120.0, **keys
         )
         return printed
 
     def stop(self, name: str) -> None:
         """Shut one client down cleanly."""
-        self.call("stop", name=name, timeout=60.0)
+        self.call("stop", name=name, timeout=120.0)
 
     def _start(self, op: str, name: str | None, account: Account | None, **rest: Json) -> str:
         chosen = name or f"{op.partition('.')[0]}-{next(self._names)}"

@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 GET_ROUTE = 105
 TOPIC_NOT_EXIST = 17
 
+# Seconds for each step; a busy machine may pause a server for some of them.
+_TIMEOUT = 30.0
+
 # From this version on, a name server encodes routes as standard JSON.
 _VERSION = 401
 
@@ -45,7 +48,7 @@ def call(
     tls: ssl.SSLContext | None = None,
     access_key: str | None = None,
     secret_key: str = "",
-    timeout: float = 5.0,
+    timeout: float = _TIMEOUT,
 ) -> Answer:
     """Send one request and return its answer.
 
@@ -87,7 +90,7 @@ def sign(fields: Mapping[str, str], body: bytes, secret_key: str) -> str:
 
 
 def route(
-    name_server: str, topic: str, *, tls: ssl.SSLContext | None = None, timeout: float = 5.0
+    name_server: str, topic: str, *, tls: ssl.SSLContext | None = None, timeout: float = _TIMEOUT
 ) -> dict[str, list[str]]:
     """Return the broker addresses by broker name that serve a topic; empty when there is none."""
     answer = call(name_server, GET_ROUTE, {"topic": topic}, tls=tls, timeout=timeout)

@@ -147,6 +147,10 @@ def fast_options(version: str, commit_log_bytes: int) -> dict[str, str]:
         "traceTopicEnable": "true",
         "transactionTimeOut": "3000",
         "transactionCheckInterval": "2000",
+        # A busy machine may pause a broker for seconds. It would then refuse what waited in a queue
+        # (sends, ends of transactions, acknowledgements), and sends while its log was locked.
+        "brokerFastFailureEnable": "false",
+        "osPageCacheBusyTimeOutMills": "60000",
         "registerNameServerPeriod": "10000",
         "flushConsumerOffsetInterval": "1000",
         "flushDelayOffsetInterval": "1000",

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from downrange import ConsumerOptions, Message, Producer, PushConsumer
+from downrange import ConsumerOptions, Message, Producer, ProducerOptions, PushConsumer
 from downrange.wire.codes import RequestCode
 from tests.apache import probe
-from tests.support.waiting import wait_until
+from tests.support.waiting import WAIT_TIMEOUT, wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -56,7 +56,10 @@ def scene(
     apache: ApacheCluster, java_client: JavaClient, unique_name: UniqueName
 ) -> Iterator[Scene]:
     scene = Scene(apache, java_client, unique_name)
-    with scene.consumer, Producer(apache.name_server, group=unique_name("senders")) as producer:
+    # A second attempt could store a message twice.
+    options = ProducerOptions(timeout=WAIT_TIMEOUT, retries=0)
+    senders = Producer(apache.name_server, group=unique_name("senders"), options=options)
+    with scene.consumer, senders as producer:
         for number in range(3):
             producer.send(Message(scene.topic, f"{number}"))
         wait_until(lambda: len(scene.bodies) == 3)

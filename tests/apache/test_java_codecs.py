@@ -44,10 +44,9 @@ from downrange.wire.pop_bodies import (
 )
 from downrange.wire.pop_receipts import (
     Receipt,
-    message_offsets_text,
+    offsets_texts,
     order_counts_text,
     parse_receipt,
-    start_offsets_text,
 )
 from downrange.wire.properties import decode_properties, encode_properties
 from downrange.wire.records import (
@@ -533,12 +532,13 @@ def test_receipt_is_that_of_java(kind: str, topic: str, java_client_5: JavaClien
 
 def test_java_reads_the_offsets_of_a_reply(java_client_5: JavaClient) -> None:
     popped = [("0", 3, 5, [5, 7]), ("1", 0, 0, [2])]
+    starts_text, messages_text = offsets_texts(popped)
     starts = java_client_5.call(
-        "popOffsets.decode", method="parseStartOffsetInfo", text=start_offsets_text(popped)
+        "popOffsets.decode", method="parseStartOffsetInfo", text=starts_text
     )
     assert starts == {"0@3": 5, "1@0": 0}
     offsets = java_client_5.call(
-        "popOffsets.decode", method="parseMsgOffsetInfo", text=message_offsets_text(popped)
+        "popOffsets.decode", method="parseMsgOffsetInfo", text=messages_text
     )
     assert offsets == {"0@3": [5, 7], "1@0": [2]}
     counts = order_counts_text([("0", 3, 5, 2), ("0", 3, None, 1)])

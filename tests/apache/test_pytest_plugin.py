@@ -9,9 +9,11 @@ import pytest
 
 from downrange.testing import WaitFailed
 from downrange.testing.servers import RealServers
+from downrange.wire.codes import RequestCode
 from downrange.wire.system_names import retry_topic
+from tests.apache import probe
 from tests.support.plugin_runs import code_for, load_modules, prepare
-from tests.support.waiting import WAIT_TIMEOUT
+from tests.support.waiting import WAIT_TIMEOUT, wait_until
 
 if TYPE_CHECKING:
     from tests.apache.cluster import ApacheCluster
@@ -25,9 +27,21 @@ def _modules() -> None:
     load_modules()
 
 
+@pytest.fixture(autouse=True)
+def _patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let no call of a fixture fail because the machine is busy."""
+    monkeypatch.setattr("downrange.testing.rocketmq._CALL_TIMEOUT", WAIT_TIMEOUT)
+    monkeypatch.setattr("downrange.testing.rocketmq._LOOK_TIMEOUT", WAIT_TIMEOUT)
+    monkeypatch.setattr("downrange.testing.servers._CALL_TIMEOUT", WAIT_TIMEOUT)
+    monkeypatch.setattr("downrange.testing.topic_reader._ANSWER_TIMEOUT", WAIT_TIMEOUT)
+
+
 def test_tests_run_on_the_servers_that_an_option_names(
     apache: ApacheCluster, pytester: pytest.Pytester
 ) -> None:
+    # A broker of 4.9 that was just started does not tell its figures for some seconds.
+    figures = int(RequestCode.GET_BROKER_RUNTIME_INFO)
+    wait_until(lambda: probe.call(apache.brokers[0].address, figures, {}).code == 0)
     prepare(pytester).makepyfile(code_for(apache.name_server))
     for _ in range(2):  # the second run finds the messages of the first
         result = pytester.runpytest_inprocess(f"--rocketmq-servers={apache.name_server}")

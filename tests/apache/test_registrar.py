@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from tests.apache.cluster import ApacheCluster
     from tests.apache.fixtures import UniqueName
 
-WAIT = 10.0
+WAIT = 60.0
 
 
 async def _route(remote: RemotePeer, topic: str) -> RouteBody | None:
@@ -51,7 +51,11 @@ def test_our_broker_has_routes_at_apache_until_it_unregisters(
         add(names[0])
         add(names[1])
         registrar = Registrar(
-            identity, [apache.name_server], lambda: table, on_order_topics=order_topics.append
+            identity,
+            [apache.name_server],
+            lambda: table,
+            on_order_topics=order_topics.append,
+            announce_timeout=WAIT,
         )
         await registrar.start()
         assert order_topics[0][names[0]] == "x:3"

@@ -12,6 +12,7 @@ from downrange.wire.records import blank_record, scan_segment
 from tests.conversations.recorder import Facts
 from tests.conversations.scene import live_scene
 from tests.conversations.sends import pull
+from tests.support.waiting import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -91,10 +92,7 @@ def test_queue_and_key_index_hold_our_hashes(
     record = _records(apache)[offset]
     assert QUEUE_UNIT.unpack_from(queue.read_bytes()) == (offset, record.size, tag_hash(tag))
 
-    deadline = time.monotonic() + 10
-    while offset not in (found := _index_entries(store, key_hash(topic, key))):
-        assert time.monotonic() < deadline, f"{offset} is not among {found}"
-        time.sleep(0.1)
+    wait_until(lambda: offset in _index_entries(store, key_hash(topic, key)))
 
 
 def _index_entries(store: Path, hash_value: int) -> list[int]:

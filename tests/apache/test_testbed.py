@@ -19,6 +19,7 @@ from tests.apache.cluster import ApacheCluster
 from tests.apache.fixtures import ACCOUNTS
 from tests.apache.java_client import JavaClient, JavaClientDied, JavaError, Json, body_of, message
 from tests.apache.ports import draw_broker_ports, is_free
+from tests.support.waiting import wait_until
 
 if TYPE_CHECKING:
     from tests.apache.fixtures import ApacheVersions, UniqueName
@@ -45,7 +46,7 @@ def is_alive(pid: int) -> bool:
     return state != "Z"
 
 
-def wait_until_dead(pids: list[int], timeout: float = 10.0) -> list[int]:
+def wait_until_dead(pids: list[int], timeout: float = 60.0) -> list[int]:
     deadline = time.monotonic() + timeout
     while (left := [pid for pid in pids if is_alive(pid)]) and time.monotonic() < deadline:
         time.sleep(0.05)
@@ -57,12 +58,13 @@ def make_topic(java: JavaClient, cluster: ApacheCluster, topic: str, queues: int
     config = {"topicName": topic, "readQueueNums": queues, "writeQueueNums": queues, "perm": 6}
     for broker in cluster.brokers:
         java.invoke(admin, "createAndUpdateTopicConfig", broker.address, config)
+    wait_until(lambda: len(probe.route(cluster.name_server, topic)) == len(cluster.brokers))
     java.stop(admin)
 
 
 def wait_until_offline(java: JavaClient, admin: str, group: str) -> None:
     # While the broker still lists a stopped consumer, it sends an offset reset to that consumer.
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 60
     while time.monotonic() < deadline:
         try:
             java.invoke(admin, "examineConsumerConnectionInfo", group)
@@ -149,11 +151,13 @@ def test_transactions_follow_their_script(
     )
     states = [result["localTransactionState"] for result in results]
     assert states == ["COMMIT_MESSAGE", "ROLLBACK_MESSAGE", "UNKNOW"]
-    got = java_client.received(consumer, 2, timeout=40.0)
+    got = java_client.received(consumer, 2)
     assert sorted(body_of(one) for one in got) == [b"checked", b"committed"]
-    checks = java_client.call("producer.checks", name=producer, count=2, timeoutMs=1000)
-    assert [body_of(one) for one in checks] == [b"checked", b"checked"]
-    assert [one["outcome"] for one in checks] == ["UNKNOW", "COMMIT_MESSAGE"]
+    checks = java_client.call("producer.checks", name=producer, count=2, timeoutMs=30_000)
+    # On a busy machine the broker asks once more before an answer arrives, which is then repeated,
+    # and it asks about the others before they are ended.
+    first, *others = [one["outcome"] for one in checks if body_of(one) == b"checked"]
+    assert (first, set(others)) == ("UNKNOW", {"COMMIT_MESSAGE"})
     java_client.stop(consumer)
     java_client.stop(producer)
 
@@ -237,22 +241,30 @@ def test_offsets_and_messages_of_a_queue_are_found(
     )
     pull = java_client.call("pull.start", name=group, group=group, nameServers=apache.name_server)
     assert pull
+    # The broker answers a send before the message can be found.
+    wait_until(lambda: java_client.invoke(group, "maxOffset", queue) == 5)
     found = java_client.call("pull", name=group, queue=queue, offset=2, count=2)
     assert found["status"] == "FOUND"
     assert [one["queueOffset"] for one in found["messages"]] == [2, 3]
     assert found["nextBeginOffset"] == 4
-    assert java_client.invoke(group, "maxOffset", queue) == 5
     assert java_client.invoke(group, "minOffset", queue) == 0
     assert java_client.invoke(group, "searchOffset", queue, 0) == 0
     viewed = java_client.invoke(group, "viewMessage", topic, sent[3]["offsetMsgId"])
     assert (viewed["queueOffset"], body_of(viewed)) == (3, bytes([3]) * 10)
     now_ms = int(time.time() * 1000)
-    queried = java_client.invoke(
-        group, "queryMessage", topic, f"{topic}-4", 10, now_ms - 60_000, now_ms + 60_000
-    )
+
+    def query() -> Json:
+        times = (now_ms - 3_600_000, now_ms + 3_600_000)
+        try:
+            return java_client.invoke(group, "queryMessage", topic, f"{topic}-4", 10, *times)
+        except JavaError:  # nothing is found until the index is filled
+            return None
+
+    queried = wait_until(query)
     assert [body_of(one) for one in queried["messages"]] == [bytes([4]) * 10]
     made = unique_name("topic")
     java_client.call("topic.create", name=producer, topic=made, queues=3)
+    wait_until(lambda: probe.route(apache.name_server, made))
     assert len(java_client.invoke(producer, "fetchPublishMessageQueues", made)) == 3
     with pytest.raises(JavaError) as refused:
         java_client.invoke(group, "viewMessage", topic, "7F" * 16)
@@ -275,7 +287,7 @@ def test_lite_pull_consumer_polls_from_the_offset_of_a_seek(
 
     def poll(count: int) -> list[bytes]:
         got: list[bytes] = []
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + 60
         while len(got) < count and time.monotonic() < deadline:
             polled = java_client.call("litePull.poll", name=group, timeoutMs=2000)
             got += [body_of(one) for one in polled]
@@ -296,7 +308,9 @@ def test_admin_client_returns_stats_and_resets_offsets(
     make_topic(java_client, apache, topic, queues=1)
     admin = java_client.start_admin(apache.name_server)
     producer = java_client.start_producer(apache.name_server, unique_name("producer"))
-    consumer = java_client.start_consumer(apache.name_server, group, {topic: "*"})
+    # Otherwise a stopping consumer does not commit what its listener has just accepted.
+    patient = {"awaitTerminationMillisWhenShutdown": 30_000}
+    consumer = java_client.start_consumer(apache.name_server, group, {topic: "*"}, options=patient)
     java_client.send(producer, [message(topic, b"x")] * 3)
     assert len(java_client.received(consumer, 3)) == 3
     key = f"{topic}/broker-a/0"
@@ -308,8 +322,12 @@ def test_admin_client_returns_stats_and_resets_offsets(
     stats = java_client.invoke(admin, "examineTopicStats", topic)
     assert stats["value"]["offsetTable"][key]["maxOffset"] == 3
     java_client.stop(consumer)
-    consumed = java_client.invoke(admin, "examineConsumeStats", group)
-    assert consumed["value"]["offsetTable"][key]["consumerOffset"] == 3
+
+    def committed() -> int:
+        consumed = java_client.invoke(admin, "examineConsumeStats", group)
+        return int(consumed["value"]["offsetTable"][key]["consumerOffset"])
+
+    wait_until(lambda: committed() == 3)  # the last commit has no answer
     made = {"groupName": group, "retryMaxTimes": 5}
     address = apache.brokers[0].address
     java_client.invoke(admin, "createAndUpdateSubscriptionGroupConfig", address, made)
@@ -331,17 +349,19 @@ def test_timer_message_can_be_recalled_on_5(
     make_topic(java, cluster, topic)
     producer = java.start_producer(cluster.name_server, unique_name("producer"))
     consumer = java.start_consumer(cluster.name_server, unique_name("group"), {topic: "*"})
+    # Late enough that a busy machine recalls it before.
     kept, recalled = java.send(
         producer,
-        [message(topic, text, options={"delayTimeSec": 4}) for text in (b"kept", b"recalled")],
+        [message(topic, text, options={"delayTimeSec": 8}) for text in (b"kept", b"recalled")],
     )
     handle = recalled["recallHandle"]
     assert handle
     result = java.call("producer.recall", name=producer, topic=topic, recallHandle=handle)
     assert result == recalled["msgId"]
-    assert [one["msgId"] for one in java.received(consumer, 1)] == [kept["msgId"]]
-    time.sleep(1.5)
-    assert len(java.received(consumer, 0)) == 1
+    # The arrival of a later message shows that the recalled one was skipped.
+    [behind] = java.send(producer, [message(topic, b"behind", options={"delayTimeSec": 10})])
+    got = [one["msgId"] for one in java.received(consumer, 2)]
+    assert got == [kept["msgId"], behind["msgId"]]
     java.stop(consumer)
     java.stop(producer)
 
@@ -446,10 +466,17 @@ def test_acl_refuses_unsigned_and_accepts_signed(apache_acl: ApacheCluster) -> N
 
 
 def test_mqadmin_lists_the_cluster_with_signed_requests(apache_acl: ApacheCluster) -> None:
-    listed = apache_acl.mqadmin("clusterList")
-    assert apache_acl.brokers[0].address in listed
-    # Only the broker reports its version, and this one answers signed requests only.
-    assert f"V{apache_acl.version.replace('.', '_')}" in listed
+    # Only the broker reports its version, and this one answers signed requests only. The tool
+    # leaves the version out if the broker does not answer in 5 s, so it is called again then.
+    version = f"V{apache_acl.version.replace('.', '_')}"
+    listed: list[str] = []
+
+    def is_listed() -> bool:
+        listed.append(apache_acl.mqadmin("clusterList"))
+        return version in listed[-1]
+
+    wait_until(is_listed)
+    assert apache_acl.brokers[0].address in listed[-1]
 
 
 def test_acl_works_with_the_java_client(
@@ -464,9 +491,8 @@ def test_acl_works_with_the_java_client(
     consumer = java.start_consumer(
         apache_acl.name_server, "OpenGroup", {"OpenTopic": "*"}, account=USER
     )
-    got = java.received(consumer, 1)
-    assert b"2" not in [body_of(one) for one in got]
-    assert b"1" in [body_of(one) for one in java.received(consumer, 2, timeout=5)]
+    wait_until(lambda: b"1" in [body_of(one) for one in java.received(consumer, 0)])
+    assert b"2" not in [body_of(one) for one in java.received(consumer, 0)]
     for name in (consumer, signed, unsigned):
         java.stop(name)
 
@@ -482,14 +508,20 @@ def test_tls_refuses_plain_text_and_serves_the_java_client(
     assert found == {"broker-a": [apache_tls.brokers[0].address]}
     topic = unique_name("topic")
     with JavaClient(apache_tls.version, tls=apache_tls.tls) as java:
-        producer = java.start_producer(apache_tls.name_server, unique_name("p"))
+        patient = {"sendMsgTimeout": 30_000}  # the first TLS handshake of two JVMs takes a while
+        producer = java.start_producer(apache_tls.name_server, unique_name("p"), options=patient)
         assert java.send(producer, [message(topic, b"secret")])[0]["status"] == "SEND_OK"
         consumer = java.start_consumer(apache_tls.name_server, unique_name("g"), {topic: "*"})
         assert [body_of(one) for one in java.received(consumer, 1)] == [b"secret"]
         plain = java.start_producer(
             apache_tls.name_server,
             unique_name("p"),
-            options={"useTLS": False, "sendMsgTimeout": 2000, "retryTimesWhenSendFailed": 0},
+            options={
+                "useTLS": False,
+                "sendMsgTimeout": 2000,
+                "mqClientApiTimeout": 3000,  # 4.9 waits so long for answers on a closed connection
+                "retryTimesWhenSendFailed": 0,
+            },
         )
         with pytest.raises(JavaError):
             java.send(plain, [message(topic, b"open")], timeout=60)
@@ -527,7 +559,7 @@ def test_messages_survive_stop_kill_and_start_of_a_broker(
         assert (broker.store / "abort").exists()
         assert cluster.stop_broker(0)
         assert not (broker.store / "abort").exists()
-        assert probe.route(cluster.name_server, topic) == {}
+        wait_until(lambda: probe.route(cluster.name_server, topic) == {})
         cluster.start_broker(0)
         java.send(producer, [message(topic, b"before the kill")])
         cluster.kill_broker(0)
@@ -592,8 +624,8 @@ def test_dead_driver_fails_the_call_at_once(apache_versions: ApacheVersions) -> 
     with JavaClient("4.9.4", artifacts) as java:
         begun = time.monotonic()
         with pytest.raises(JavaClientDied):
-            java.call("exit", timeout=30.0)
-        assert time.monotonic() - begun < 10
+            java.call("exit", timeout=300.0)
+        assert time.monotonic() - begun < 60
 
 
 def test_slow_call_ends_at_its_deadline(

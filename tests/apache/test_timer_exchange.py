@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Generator
 
 SEND, PULL = 10, 11
-TIMEOUT = 20.0
+TIMEOUT = 60.0
 
 
 @pytest.fixture

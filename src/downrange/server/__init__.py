@@ -10,5 +10,5 @@ __all__ = ["BrokerServer", "ClusterOptions", "ClusterServer", "NameServer"]
 
 # An embedded cluster prints nothing unless the program configures logging: a test that stops a
 # broker does not need its warnings. Without this Python would print them, as it does for clients.
-for _name in ("server", "broker", "nameserver"):
+for _name in ("server", "broker", "nameserver", "access", "metrics"):
     logging.getLogger(f"downrange.{_name}").addHandler(logging.NullHandler())

@@ -5,9 +5,11 @@ import java.nio.charset.StandardCharsets;
 import java.util.Arrays;
 import java.util.LinkedHashMap;
 import java.util.Map;
+import java.util.Random;
 import java.util.concurrent.CountDownLatch;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.atomic.AtomicLong;
+import java.util.concurrent.locks.LockSupport;
 import org.apache.rocketmq.client.consumer.DefaultMQPushConsumer;
 import org.apache.rocketmq.client.consumer.listener.ConsumeConcurrentlyStatus;
 import org.apache.rocketmq.client.consumer.listener.MessageListenerConcurrently;
@@ -63,7 +65,7 @@ final class PushLoads {
 
     /**
      * Sends messages that contain the time, and measures until the listener begins: one message at a
-     * time, or `rate` per second.
+     * time, or `rate` per second, at intervals of 0.5 to 1.5 times the mean.
      */
     private static Object latency(Args args) throws Exception {
         DefaultMQProducer producer = Driver.started(args.text("name"), DefaultMQProducer.class);
@@ -83,14 +85,16 @@ final class PushLoads {
             long cpu = cpuNanos();
             long end = begun + args.number("durationMs") * 1_000_000;
             long sent = 0;
+            long due = begun;
+            Random random = new Random(1);
             for (long now = begun; now < end; now = System.nanoTime()) {
                 producer.send(new Message(topic, stamped(size)));
                 sent++;
                 if (rate == 0) {
                     arrivals.await(queues + sent);
                 } else {
-                    long due = begun + sent * 1_000_000_000L / rate;
-                    TimeUnit.NANOSECONDS.sleep(due - System.nanoTime());
+                    due += (long) ((0.5 + random.nextDouble()) * 1_000_000_000L / rate);
+                    sleepUntil(due);
                 }
             }
             arrivals.await(queues + sent);
@@ -103,6 +107,13 @@ final class PushLoads {
             return report;
         } finally {
             consumer.shutdown();
+        }
+    }
+
+    /** Sleeps to the microsecond: `TimeUnit.sleep` rounds up to a millisecond. */
+    private static void sleepUntil(long due) {
+        for (long left = due - System.nanoTime(); left > 0; left = due - System.nanoTime()) {
+            LockSupport.parkNanos(left);
         }
     }
 

@@ -269,6 +269,13 @@ _TABLE: Final[tuple[tuple[Need, tuple[Code, ...]], ...]] = (
             Code.UPDATE_AND_GET_GROUP_FORBIDDEN,
             Code.GET_ALL_MESSAGE_REQUEST_MODE,
             Code.POP_ROLLBACK,
+            Code.CLEAN_EXPIRED_CONSUMEQUEUE,
+            Code.CLEAN_UNUSED_TOPIC,
+            Code.DELETE_EXPIRED_COMMITLOG,
+            # They show or change the progress of all groups.
+            Code.CLONE_GROUP_OFFSET,
+            Code.VIEW_BROKER_STATS_DATA,
+            Code.GET_BROKER_CONSUME_STATS,
         ),
     ),
     # Name servers.

@@ -184,6 +184,14 @@ class AccessRules:
         """The number of accounts."""
         return len(self._accounts)
 
+    def account(self, access_key: str) -> Account | None:
+        """Return an account; None if there is none of this name."""
+        return self._accounts.get(access_key)
+
+    def first_admin(self) -> Account | None:
+        """Return the first administrator; None if there is none."""
+        return next((each for each in self._accounts.values() if each.is_admin), None)
+
     def check(self, request: Command, peer: Peer) -> Denial | None:
         """Return why a request is denied, or None if it is allowed."""
         need = NEEDS.get(request.code, ADMIN)

@@ -369,6 +369,11 @@ class RouteRegistry:
         """Return the names of all topics."""
         return list(self._queues)
 
+    @property
+    def topic_count(self) -> int:
+        """How many topics there are."""
+        return len(self._queues)
+
     def topics_of_cluster(self, cluster: str) -> list[str]:
         """Return the names of the topics that the brokers of a cluster hold."""
         names = self._clusters.get(cluster, {})

@@ -29,7 +29,8 @@ if TYPE_CHECKING:
     from downrange.options import ListenerOptions
     from downrange.server.outputs import OnReply
     from downrange.wire.command import Command
-    from downrange.wire.send_replies import StoredReply
+    from downrange.wire.send_replies import StoredForm, StoredReply
+    from downrange.wire.send_runs import SendRun
 
 _log: Final = logging.getLogger("downrange.server")
 
@@ -37,6 +38,8 @@ _log: Final = logging.getLogger("downrange.server")
 #: system call.
 _WRITE_BYTES: Final = 64 * 1024
 _ONEWAY: Final = int(CommandFlag.ONEWAY)
+#: Runs are not taken where a reply to a send might not fit a frame.
+_RUN_FRAME_BYTES_MIN: Final = 4096
 
 
 class PendingCall(NamedTuple):
@@ -51,9 +54,11 @@ class ConnectionCallbacks(Protocol):
 
     Attributes:
         unwritten: A connection adds itself when it gets its first frame to write.
+        takes_runs: Whether plain sends that are read together are one event.
     """
 
     unwritten: list[Connection]
+    takes_runs: bool
 
     def on_connect(self, connection: Connection, /) -> None:
         """The connection can be used."""
@@ -89,6 +94,7 @@ class Connection(asyncio.Protocol):
         active_at: When bytes last went either way, in the loop's time.
         unanswered: How many requests wait for late replies.
         in_flight_max: The limit of `unanswered`.
+        held: Ids of requests that are held until there is a message; they are not unanswered.
         turn_bytes: Frame bytes since the dispatcher last set it to 0.
         is_congested: Whether the peer leaves too many reply bytes unread.
         is_reading: Whether the limits allow to read from the peer.
@@ -108,13 +114,17 @@ class Connection(asyncio.Protocol):
         self.active_at = loop.time()
         self.unanswered = 0
         self.in_flight_max = options.in_flight_max
+        self.held: set[int] = set()
         self.turn_bytes = 0
         self.is_congested = False
         self.is_reading = True
         self._callbacks = callbacks
         self._options = options
         self._busy_poll = busy_poll
-        self._link: Link[PendingCall] = Link(frame_bytes_max=options.frame_bytes_max)
+        self._link: Link[PendingCall] = Link(
+            frame_bytes_max=options.frame_bytes_max,
+            takes_runs=callbacks.takes_runs and options.frame_bytes_max >= _RUN_FRAME_BYTES_MIN,
+        )
         self._frames: list[bytes] = []
         self._frames_bytes = 0
         self._transport: asyncio.Transport | None = None
@@ -182,11 +192,24 @@ class Connection(asyncio.Protocol):
         self._add_frame(data)
 
     def reply_late(self, request: Command, reply: Command | StoredReply) -> None:
-        """Add the reply to a request that was counted as unanswered."""
+        """Add the reply to a request that was counted as unanswered, or is held."""
         if request.flags & _ONEWAY:
             return  # it was never counted
-        self.unanswered -= 1
+        if self.held and request.request_id in self.held:
+            self.held.remove(request.request_id)
+        else:
+            self.unanswered -= 1
         self.reply(request, reply)
+
+    def reply_run_late(self, run: SendRun, form: StoredForm, code: int) -> None:
+        """Add the replies to the sends of a run, which were counted as unanswered."""
+        self.unanswered -= run.reply_count
+        try:
+            data = self._link.reply_run(run, form, code)
+        except LinkClosed:
+            return
+        if data:
+            self._add_frame(data)
 
     def push(self, command: Command) -> None:
         """Add a one-way request of the server."""

@@ -1,11 +1,14 @@
 """Between connections and a service: events are handled, outputs are performed.
 
 One rule: every callback of the event loop ends in `_finish_turn`. It first handles the events of
-all connections that may proceed, lets the service end the turn, and then writes. So each connection
-is written once for all the replies that one read, or one `perform`, leads to, whichever connection
-the read came from.
+all connections that may proceed, and then writes. So each connection is written once for all the
+replies that one read, or one `perform`, leads to, whichever connection the read came from.
 
 A connection that gets large replies yields to the other connections after 2 MiB.
+
+Plain sends that were read together are handled as one run, if the service takes runs. Otherwise, or
+if it declines this one, the run becomes the single requests that it was made of: for a rule of
+`interception`, for the log of every request, and where the connection's limit would be passed.
 """
 
 from __future__ import annotations
@@ -14,10 +17,13 @@ import logging
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from downrange.server.net.connection import PendingCall
+from downrange.server.net.foreign_protocols import RareLines, foreign_error
 from downrange.server.outputs import (
     AskNameServer,
     Call,
     Disconnect,
+    Held,
+    LateReplies,
     LateReply,
     Note,
     Output,
@@ -27,14 +33,20 @@ from downrange.server.outputs import (
 )
 from downrange.wire.codes import CommandFlag, ResponseCode
 from downrange.wire.command import Command
-from downrange.wire.link import LinkBroken, ReplyArrived, RequestArrived
+from downrange.wire.link import LinkBroken, ReplyArrived, RequestArrived, RunArrived
+from downrange.wire.send_runs import single_requests
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
+    from downrange.errors import WireError
     from downrange.server.net.connection import Connection
     from downrange.server.net.interception import Interception, Rule
     from downrange.server.outputs import OnReply, Peer
+    from downrange.wire.send_runs import SendRun
+
+    #: Begins to store the sends of a run; returns False if they must be handled one by one.
+    HandleRun = Callable[[SendRun, Peer, int], bool]
 
 _log: Final = logging.getLogger("downrange.server")
 
@@ -71,14 +83,15 @@ class Dispatcher:
         on_closed: Called for every connection that ended, before the service is.
         ask_name_server: Begins an `AskNameServer`; the service's `on_reply` follows in a turn of
             its own. Only brokers need it.
-        end_turn: Called when all events of a turn are handled, before anything is written. It may
-            call `perform`; those replies are written together with the others.
+        handle_run: Takes the plain sends of one read, the peer and the time; `LateReplies` follow.
+            False means that it declines them. None for a service that takes single requests only.
 
     Attributes:
         connections: All open ones, by number.
         clock_ms: See above.
         intercept: Decides about requests before the service gets them; for tests.
         unwritten: Connections that have frames to write.
+        takes_runs: Whether there is a `handle_run`.
     """
 
     def __init__(
@@ -89,19 +102,21 @@ class Dispatcher:
         logger: logging.Logger,
         on_closed: Callable[[Peer], None],
         ask_name_server: Callable[[AskNameServer], None] | None = None,
-        end_turn: Callable[[], None] | None = None,
+        handle_run: HandleRun | None = None,
     ) -> None:
         self.connections: dict[int, Connection] = {}
         self.clock_ms = clock_ms
         self.intercept: Rule | None = None
         self.unwritten: list[Connection] = []
+        self.takes_runs = handle_run is not None
         self._service = service
         self._logger = logger
         self._on_closed = on_closed
         self._ask_name_server = ask_name_server
-        self._end_turn = end_turn
+        self._handle_run = handle_run
         self._ready: list[Connection] = []  # they may handle events
         self._is_in_turn = False
+        self._rare_lines = RareLines()
 
     def perform(self, outputs: Iterable[Output]) -> None:
         """Perform outputs that do not answer the request that is being handled."""
@@ -128,7 +143,7 @@ class Dispatcher:
     def on_disconnect(self, connection: Connection) -> None:
         """Remove a connection; requests that were read and not handled are dropped."""
         for event in connection.events:
-            if not isinstance(event, RequestArrived):
+            if not isinstance(event, RequestArrived | RunArrived):
                 self._take(connection, event)
         connection.events.clear()
         _log.debug("connection %s closed", connection.peer.address)
@@ -149,8 +164,6 @@ class Dispatcher:
         try:
             while self._ready:
                 self._handle_events(self._ready.pop())
-                if self._end_turn is not None and not self._ready:
-                    self._end_turn()  # its replies may make a connection ready
             unwritten, self.unwritten = self.unwritten, []
             for connection in unwritten:
                 connection.write_frames()
@@ -174,6 +187,10 @@ class Dispatcher:
                     _log.debug("< %d %d %s", request.code, request.request_id, address)
                 if self.intercept is None or not self._is_intercepted(connection, request):
                     self._handle(connection, request, now_ms)
+            elif isinstance(event, RunArrived):
+                if is_traced or not self._is_run_handled(connection, event.run, now_ms):
+                    requests = map(RequestArrived, reversed(single_requests(event.run)))
+                    events.extendleft(requests)
             else:
                 self._take(connection, event)
         connection.pause_or_resume_reading()
@@ -184,6 +201,9 @@ class Dispatcher:
             for output in self._service.handle(request, connection.peer, now_ms):
                 if type(output) is Reply:
                     connection.reply(request, output.command)
+                    is_answered = True
+                elif type(output) is Held:
+                    connection.held.add(request.request_id)
                     is_answered = True
                 else:
                     self._perform((output,))
@@ -196,16 +216,39 @@ class Dispatcher:
         if not is_answered:
             connection.unanswered += 1
 
+    def _is_run_handled(self, connection: Connection, run: SendRun, now_ms: int) -> bool:
+        free = connection.in_flight_max - connection.unanswered
+        if self._handle_run is None or self.intercept is not None or run.reply_count > free:
+            return False
+        try:
+            if not self._handle_run(run, connection.peer, now_ms):
+                return False
+        except Exception:  # each of its requests gets an answer of its own
+            _log.exception("%d sends of %s failed together", len(run), connection.peer.address)
+            return False
+        connection.unanswered += run.reply_count
+        return True
+
     def _take(
         self, connection: Connection, event: ReplyArrived[PendingCall] | LinkBroken[PendingCall]
     ) -> None:
         if isinstance(event, ReplyArrived):
             self.on_reply(event.waiter, event.command)
             return
-        _log.warning("connection %s is cut: %s", connection.peer.address, event.error)
+        self._log_broken(connection.peer.address, event.error)
         for pending in event.waiters:
             self.on_reply(pending, None)
         connection.close()
+
+    def _log_broken(self, address: str, error: WireError) -> None:
+        """Log why a connection is cut; other protocols are named, and not logged each time."""
+        foreign = foreign_error(error)
+        if foreign is None:
+            _log.warning("connection %s is cut: %s", address, error)
+        elif self._rare_lines.is_due((address.rpartition(":")[0], foreign)):
+            _log.warning("connection %s is cut: it began with %s", address, foreign)
+        else:
+            _log.debug("connection %s is cut: it began with %s", address, foreign)
 
     # ---- outputs ----
 
@@ -216,6 +259,12 @@ class Dispatcher:
                 if connection is not None:
                     connection.reply_late(output.request, output.command)
                     if not connection.is_reading:  # a place may have become free
+                        self._ready.append(connection)
+            elif type(output) is LateReplies:
+                connection = self.connections.get(output.connection)
+                if connection is not None:
+                    connection.reply_run_late(output.run, output.form, output.code)
+                    if not connection.is_reading:
                         self._ready.append(connection)
             else:
                 self._perform_other(output)
@@ -229,6 +278,8 @@ class Dispatcher:
                     connection.push(command)
             case Call():
                 self._call(output)
+            case Held():
+                pass  # of a request that is not to be answered
             case AskNameServer() if self._ask_name_server is not None:
                 self._ask_name_server(output)
             case Disconnect(number):

@@ -24,6 +24,7 @@ from downrange.errors import CannotListen, OptionError
 from downrange.options.servers import VIP_DISTANCE, check_vip_port
 from downrange.server.net.connection import Connection
 from downrange.server.net.dispatcher import Dispatcher, Service
+from downrange.server.net.foreign_protocols import TLS_HANDSHAKE, plain_on_tls
 from downrange.server.outputs import Output, Peer
 
 if TYPE_CHECKING:
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterable
 
     from downrange.options import ListenerOptions
+    from downrange.server.net.dispatcher import HandleRun
     from downrange.server.net.interception import Rule
     from downrange.server.outputs import AskNameServer
 
@@ -39,7 +41,6 @@ _log: Final = logging.getLogger("downrange.server")
 _BACKLOG: Final = 1024
 #: How often the system chooses a port whose VIP channel is in use before the start fails.
 _PORT_DRAWS_MAX: Final = 20
-_TLS_HANDSHAKE: Final = b"\x16"
 _SWEEP_INTERVAL_MAX: Final = 5.0
 #: Refused connections are logged at this interval, so that an attack does not fill the disk.
 _REFUSAL_LOG_INTERVAL: Final = 1.0
@@ -64,7 +65,10 @@ class Listener:
         has_vip_port: Whether it also listens on its port less 2. Connections to both ports have
             the same service and share the limits.
         ask_name_server: See `Dispatcher`.
-        end_turn: See `Dispatcher`.
+        handle_run: See `Dispatcher`.
+
+    Attributes:
+        refused_count: Connections that were refused because of a limit, since the start.
 
     Raises:
         OptionError: TLS is required and `tls` is missing, or there is no port for the VIP channel.
@@ -80,7 +84,7 @@ class Listener:
         logger: logging.Logger = _log,
         has_vip_port: bool = False,
         ask_name_server: Callable[[AskNameServer], None] | None = None,
-        end_turn: Callable[[], None] | None = None,
+        handle_run: HandleRun | None = None,
     ) -> None:
         if has_vip_port:
             check_vip_port("port", options.port)
@@ -94,7 +98,7 @@ class Listener:
             logger=logger,
             on_closed=self._on_closed,
             ask_name_server=ask_name_server,
-            end_turn=end_turn,
+            handle_run=handle_run,
         )
         self._busy_poll: BusyPoll | None = None
         self._has_vip_port = has_vip_port
@@ -109,6 +113,7 @@ class Listener:
         self._none_left: asyncio.Event | None = None
         self._refused = 0
         self._refusal_logged_at = float("-inf")
+        self.refused_count = 0
 
     @property
     def address(self) -> str:
@@ -149,7 +154,7 @@ class Listener:
             return
         self._sockets = await self._bind_ports()
         names = [listening.getsockname() for listening in self._sockets]
-        self._address, *vip = map(_text_of, names)
+        self._address, *vip = map(text_of, names)
         self._vip_address = vip[0] if vip else None
         self._port = names[0][1]
         if not ipaddress.ip_address(names[0][0]).is_loopback:
@@ -235,11 +240,11 @@ class Listener:
                 draws -= 1
                 if not draws:
                     problem = (
-                        f"{error.problem}. This is the VIP channel of {_text_of((host, bound))}, "
+                        f"{error.problem}. This is the VIP channel of {text_of((host, bound))}, "
                         f"its port less {VIP_DISTANCE}: choose another port for the broker, or "
                         "turn the VIP channel off (--vip, is_vip_port_open)"
                     )
-                    where = _text_of((self._options.host, bound - VIP_DISTANCE))
+                    where = text_of((self._options.host, bound - VIP_DISTANCE))
                     raise CannotListen(where, problem) from error
             except BaseException:
                 main.close()
@@ -247,7 +252,7 @@ class Listener:
 
     async def _bind(self, port: int) -> socket.socket:
         host = self._options.host
-        where = _text_of((host, port))
+        where = text_of((host, port))
         loop = asyncio.get_running_loop()
         try:
             found = await loop.getaddrinfo(
@@ -263,7 +268,7 @@ class Listener:
             self._bind_to(listening, address)
         except OSError as error:
             listening.close()
-            raise CannotListen(where, _reason(error)) from error
+            raise CannotListen(where, bind_error(error)) from error
         return listening
 
     def _bind_to(self, listening: socket.socket, address: Any) -> None:
@@ -287,7 +292,7 @@ class Listener:
                 accepted.close()
                 self._log_refusal(host, reason)
                 continue
-            peer = Peer(next(_numbers), _text_of(address))
+            peer = Peer(next(_numbers), text_of(address))
             self._hosts[peer.number] = host
             self._per_host[host] += 1
             self._spawn(self._set_up(accepted, peer))
@@ -305,6 +310,7 @@ class Listener:
 
     def _log_refusal(self, host: str, reason: str) -> None:
         self._refused += 1
+        self.refused_count += 1
         if time.monotonic() - self._refusal_logged_at >= _REFUSAL_LOG_INTERVAL:
             _log.warning("refused %d connection(s), last from %s: %s", self._refused, host, reason)
             self._refusal_logged_at = time.monotonic()
@@ -341,11 +347,11 @@ class Listener:
                 await readable.wait()
         finally:
             loop.remove_reader(accepted)
-        first = accepted.recv(1, socket.MSG_PEEK)
-        if first == _TLS_HANDSHAKE:
+        first = accepted.recv(4, socket.MSG_PEEK)
+        if first[:1] == TLS_HANDSHAKE:
             return self._tls
         if self._options.tls_mode == "enforcing":
-            raise ConnectionError("plain text where TLS is required")
+            raise ConnectionError(plain_on_tls(first))
         return None
 
     async def _sweep(self) -> None:
@@ -380,13 +386,14 @@ class Listener:
         task.add_done_callback(self._tasks.discard)
 
 
-def _text_of(address: Any) -> str:
+def text_of(address: Any) -> str:
     """Return "host:port", an IPv6 address in brackets."""
     host, port = address[:2]
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
-def _reason(error: OSError) -> str:
+def bind_error(error: OSError) -> str:
+    """Return why an address cannot be bound, and what to do."""
     match error.errno:
         case errno.EADDRINUSE:
             return "another process uses the port; stop it, or choose another one (0 picks any)"

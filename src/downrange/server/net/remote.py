@@ -14,7 +14,7 @@ from downrange.addresses import split_address
 from downrange.errors import CallTimeout, ConnectFailed, ConnectionLost, LinkClosed
 from downrange.server.outputs import refusal
 from downrange.wire.codes import ResponseCode
-from downrange.wire.link import Link, LinkBroken, ReplyArrived
+from downrange.wire.link import Link, LinkBroken, ReplyArrived, RequestArrived
 from downrange.wire.signatures import sign
 
 if TYPE_CHECKING:
@@ -202,7 +202,7 @@ class _Channel(asyncio.Protocol):
             elif isinstance(event, LinkBroken):
                 self._fail(event.waiters, f"the server broke the protocol: {event.error}")
                 self._transport.abort()
-            elif not event.command.is_oneway:
+            elif isinstance(event, RequestArrived) and not event.command.is_oneway:
                 refused = refusal(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, "not served here")
                 self._transport.write(self._link.reply(event.command, refused))
 

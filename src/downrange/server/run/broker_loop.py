@@ -11,7 +11,7 @@ import time
 from typing import TYPE_CHECKING, Any, Final
 
 from downrange.errors import StoreError
-from downrange.server.broker.broker import RUNS, Broker
+from downrange.server.broker.broker import Broker
 from downrange.server.broker.scheduled import timer_handover
 from downrange.server.broker.scheduled.timer_handover import TimerHandover
 from downrange.server.broker.state import DISK_FULL
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from downrange.server.run.registrar import Registrar
     from downrange.store.files import OsFiles
     from downrange.wire.command import Command
+    from downrange.wire.send_runs import SendRun
 
 _log: Final = logging.getLogger("downrange.broker")
 
@@ -136,11 +137,20 @@ class BrokerLoop:
         """Handle a request; sends are stored in the next iteration of the event loop."""
         broker = self.broker
         outputs = broker.handle(request, peer, now_ms)
-        if broker.awaits_commit and not self._is_commit_due and request.code not in RUNS:
+        if broker.awaits_commit and not self._is_commit_due:
             self._commit_soon()
+        elif broker.awaits_flush:
+            self._flusher.on_append()
         if broker.awaits_publication:  # changes by a send are seen at the end of the turn
             self._publish()
         return outputs
+
+    def handle_run(self, run: SendRun, peer: Peer, now_ms: int) -> bool:
+        """Handle plain sends of one read, or decline them; see `Broker.handle_run`."""
+        is_handled = self.broker.handle_run(run, peer, now_ms)
+        if is_handled and not self._is_commit_due:
+            self._commit_soon()
+        return is_handled
 
     def on_reply(self, callback: OnReply, reply: Command | None, now_ms: int) -> Iterable[Output]:
         """Continue after a `Call` of the broker; what this stores is committed soon."""
@@ -148,17 +158,6 @@ class BrokerLoop:
         if self.broker.awaits_commit and not self._is_commit_due:
             self._commit_soon()
         return outputs
-
-    def end_turn(self) -> None:
-        """Store the records of pops and acknowledgements that were read together."""
-        broker = self.broker
-        if not broker.awaits_commit or self._is_commit_due:
-            return
-        self._perform(broker.commit(wall_clock_ms()))
-        if broker.awaits_flush:
-            self._flusher.on_append()
-        if broker.awaits_publication:
-            self._publish()
 
     def ask_name_server(self, question: AskNameServer) -> None:
         """Send a request of the broker to a name server, and continue with its reply."""
@@ -237,8 +236,18 @@ class BrokerLoop:
 
     def _commit(self) -> None:
         self._is_commit_due = False
-        self._perform_and_publish(self.broker.commit(wall_clock_ms()))
+        woken = self.broker.commit_first(wall_clock_ms())
+        if woken:
+            # uvloop writes what was added in one iteration to its connections in any order, so the
+            # rest waits for the next one.
+            self._perform(woken)
+            self._loop.call_soon(self._perform_ready)
+        else:
+            self._perform_ready()
         self._flusher.on_append()
+
+    def _perform_ready(self) -> None:
+        self._perform_and_publish(self.broker.take_ready())
 
     def _log_flushed(self, position: int) -> None:
         self._perform_and_publish(self.broker.log_flushed(position))
@@ -315,6 +324,7 @@ class BrokerLoop:
                 state.store.log.segment_bytes,
             )
         state.disk_used = disk_used(files)
+        state.disk_space = files.space()
         is_full = is_disk_full(files, state.retention)
         if is_full and state.unwritable is None:
             state.unwritable = f"{DISK_FULL}: {state.disk_used:.0%} are in use"

@@ -26,29 +26,37 @@ from typing import TYPE_CHECKING, Final
 
 from downrange.errors import OptionError, StoreError
 from downrange.options import BrokerOptions, ListenerOptions
+from downrange.server.access.denials import DenialLog
 from downrange.server.broker.record_fields import StoreHost
 from downrange.server.broker.scheduled.delay_levels import unit_tag_of
 from downrange.server.broker.settings import write_switch
 from downrange.server.broker.state import BrokerState
+from downrange.server.broker.tables.measured_statistics import MeasuredStatistics
+from downrange.server.metrics.request_times import RequestTimes
 from downrange.server.net.listener import Listener
 from downrange.server.outputs import BrokerIdentity, Reply
 from downrange.server.run.broker_loop import BrokerLoop, wall_clock_ms
 from downrange.server.run.flusher import finish_in_thread
+from downrange.server.run.metrics_server import MetricsServer, Observed
 from downrange.server.run.registrar import Registrar
+from downrange.server.run.request_timer import RequestTimer
 from downrange.store.files import OsFiles
 from downrange.store.message_store import MessageStore, StoreOptions
-from downrange.store.queue_index import UNIT_BYTES
 from downrange.store.retention import RetentionOptions
+from downrange.store.unit_runs import UNIT_BYTES
 from downrange.wire.ids import UniqueIdMaker
 
 if TYPE_CHECKING:
     import ssl
     from collections.abc import Iterable
 
+    from downrange.options import MetricsOptions
     from downrange.server.access.file import AccessFile
+    from downrange.server.net.dispatcher import HandleRun
     from downrange.server.net.interception import Rule
     from downrange.server.outputs import AskNameServer, OnReply, Output, Peer
     from downrange.wire.command import Command
+    from downrange.wire.send_runs import SendRun
 
 _log: Final = logging.getLogger("downrange.broker")
 
@@ -77,6 +85,11 @@ class BrokerServer:
         name_server_tls: For name servers that need TLS.
         credentials: Access key and secret that registrations are signed with.
         access: Access rules; without them every request is allowed.
+        metrics: Where its metrics are shown; not at all if not given.
+        is_measured: Whether it counts what metrics need, for a cluster that shows them.
+
+    Attributes:
+        metrics: Shows the metrics; None if they are not shown, or by the cluster.
     """
 
     def __init__(
@@ -91,6 +104,8 @@ class BrokerServer:
         name_server_tls: ssl.SSLContext | None = None,
         credentials: tuple[str, str] | None = None,
         access: AccessFile | None = None,
+        metrics: MetricsOptions | None = None,
+        is_measured: bool = False,
     ) -> None:
         self.folder = os.fspath(folder)
         listener = listener or ListenerOptions()
@@ -103,15 +118,24 @@ class BrokerServer:
         self._name_server_tls = name_server_tls
         self._credentials = credentials
         self._access = access
+        self._denials = DenialLog()
+        self._timer: RequestTimer | None = None
+        if is_measured or metrics is not None:
+            self._timer = RequestTimer(
+                self, self._perform_directly, self._held_count, self._handle_run
+            )
+        self.metrics: MetricsServer | None = None
+        if metrics is not None:
+            self.metrics = MetricsServer(metrics, lambda: Observed(brokers=(self,)))
         self._listener = Listener(
-            self,
+            self._timer or self,
             listener,
             tls=tls,
             clock_ms=wall_clock_ms,
             logger=_log,
             has_vip_port=self._options.is_vip_port_open,
             ask_name_server=self._ask_name_server,
-            end_turn=self._end_turn,
+            handle_run=self._run_handler,
         )
         self._listener_options = listener
         self._broker_loop: BrokerLoop | None = None
@@ -139,6 +163,38 @@ class BrokerServer:
         return self._listener.connection_count
 
     @property
+    def refused_count(self) -> int:
+        """How many connections were refused because of a limit, since the start."""
+        return self._listener.refused_count
+
+    @property
+    def denied_count(self) -> int:
+        """How many requests the access rules denied, since the start."""
+        return self._denials.count
+
+    @property
+    def request_times(self) -> RequestTimes:
+        """How long requests took; empty if that is not measured."""
+        return RequestTimes() if self._timer is None else self._timer.times
+
+    @property
+    def label(self) -> str:
+        """Its name, for people."""
+        return f"broker {self._options.name}"
+
+    @property
+    def unready_reason(self) -> str | None:
+        """Why clients cannot send to it now, or None."""
+        if self._broker_loop is None:
+            return "it does not serve: its store is being opened, or it was stopped"
+        state = self.state
+        if state.unwritable is not None:
+            return f"sends are refused: {state.unwritable}"
+        if not state.accepts_sends:
+            return f"sends are refused: its permission is {state.options.permission}"
+        return None
+
+    @property
     def intercept(self) -> Rule | None:
         """A rule that gets every request before the broker; for tests."""
         return self._listener.intercept
@@ -162,8 +218,15 @@ class BrokerServer:
             CannotListen: The address cannot be bound.
         """
         async with self._lifecycle_lock:
-            if self._broker_loop is None:
+            if self._broker_loop is not None:
+                return
+            if self.metrics is not None:
+                await self.metrics.start()
+            try:
                 await self._start()
+            except BaseException:
+                await self._stop_metrics()
+                raise
 
     async def stop(self) -> None:
         """Unregister, flush, send all replies and close; does nothing if it is stopped.
@@ -172,14 +235,22 @@ class BrokerServer:
             StoreError: The store cannot be closed; the next start recovers it.
         """
         async with self._lifecycle_lock:
-            if self._broker_loop is not None:
-                await self._stop(self._broker_loop)
+            try:
+                if self._broker_loop is not None:
+                    await self._stop(self._broker_loop)
+            finally:
+                await self._stop_metrics()
 
     async def kill(self) -> None:
         """End at once, as in a crash: without a flush, without unregistering."""
         async with self._lifecycle_lock:
             if self._broker_loop is not None:
                 await self._kill(self._broker_loop)
+            await self._stop_metrics()
+
+    async def _stop_metrics(self) -> None:
+        if self.metrics is not None:
+            await self.metrics.stop()
 
     async def _start(self) -> None:
         executor = ThreadPoolExecutor(2, thread_name_prefix="downrange-broker")
@@ -238,6 +309,7 @@ class BrokerServer:
         if self._access is not None:
             denial = self._access.check(request, peer)
             if denial is not None:
+                self._denials.add(denial, request, peer)
                 return [Reply(denial.reply())]
         return broker_loop.handle(request, peer, now_ms)
 
@@ -246,10 +318,17 @@ class BrokerServer:
         broker_loop = self._broker_loop
         return () if broker_loop is None else broker_loop.on_reply(callback, reply, now_ms)
 
-    def _end_turn(self) -> None:
-        """Store what the requests of this turn have to wait for."""
-        if self._broker_loop is not None:
-            self._broker_loop.end_turn()
+    @property
+    def _run_handler(self) -> HandleRun | None:
+        """What handles plain sends of one read; access rules check each request on its own."""
+        if self._access is not None:
+            return None
+        return self._handle_run if self._timer is None else self._timer.handle_run
+
+    def _handle_run(self, run: SendRun, peer: Peer, now_ms: int) -> bool:
+        """Handle plain sends of one read; without access rules, which check each request."""
+        broker_loop = self._broker_loop
+        return broker_loop is not None and broker_loop.handle_run(run, peer, now_ms)
 
     def _ask_name_server(self, question: AskNameServer) -> None:
         """Ask a name server for the broker."""
@@ -307,6 +386,7 @@ class BrokerServer:
             now_ms,
             retention=self._retention,
             fixed_settings=self._fixed_settings(),
+            statistics=None if self._timer is None else MeasuredStatistics(now_ms),
         )
         identity = BrokerIdentity(
             name=self._options.name,
@@ -324,7 +404,17 @@ class BrokerServer:
             tls=self._name_server_tls,
             credentials=self._credentials,
         )
-        return BrokerLoop(state, files, self._listener.perform, registrar, executor, self._access)
+        perform = self._listener.perform if self._timer is None else self._timer.perform
+        return BrokerLoop(state, files, perform, registrar, executor, self._access)
+
+    def _perform_directly(self, outputs: Iterable[Output]) -> None:
+        self._listener.perform(outputs)
+
+    def _held_count(self) -> int:
+        if self._broker_loop is None:
+            return 0
+        state = self._broker_loop.broker.state
+        return len(state.held_pulls) + len(state.held_pops)
 
     def _fixed_settings(self) -> dict[str, str]:
         """Return settings of store and listener by Java's names, as request 26 shows them."""

@@ -9,9 +9,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from downrange.errors import OptionError
-from downrange.options import BrokerOptions, ListenerOptions, NameServerOptions
+from downrange.options import (
+    BrokerOptions,
+    ListenerOptions,
+    MetricsOptions,
+    NameServerOptions,
+)
 from downrange.options.servers import VIP_DISTANCE, check_vip_port
 from downrange.server.run.broker_server import BrokerServer
+from downrange.server.run.metrics_server import MetricsServer, Observed
 from downrange.server.run.name_server import NameServer
 from downrange.store.message_store import StoreOptions
 from downrange.store.retention import RetentionOptions
@@ -41,6 +47,7 @@ class ClusterOptions:
         broker: Settings of the brokers; names and name servers are filled in.
         store_files: Sizes of the store's files.
         retention: How long messages are kept.
+        metrics: Where the metrics of all servers are shown; not at all if None.
     """
 
     store: str
@@ -52,6 +59,7 @@ class ClusterOptions:
     broker: BrokerOptions = field(default_factory=BrokerOptions)
     store_files: StoreOptions = field(default_factory=StoreOptions)
     retention: RetentionOptions = field(default_factory=RetentionOptions)
+    metrics: MetricsOptions | None = None
 
     def __post_init__(self) -> None:
         """Check the values.
@@ -103,6 +111,7 @@ class ClusterServer:
     Attributes:
         name_server: The name server.
         brokers: The brokers.
+        metrics: Shows the metrics of all servers; None if they are not shown.
     """
 
     def __init__(
@@ -128,6 +137,11 @@ class ClusterServer:
         self._credentials = credentials
         self._access = access
         self.brokers: list[BrokerServer] = []
+        self.metrics: MetricsServer | None = None
+        if options.metrics is not None:
+            self.metrics = MetricsServer(
+                options.metrics, lambda: Observed(self.brokers, (self.name_server,))
+            )
 
     async def start(self) -> None:
         """Start the name server, then all brokers at once.
@@ -135,8 +149,10 @@ class ClusterServer:
         Raises:
             RocketMQError: A server cannot start; the others are stopped.
         """
-        await self.name_server.start()
+        if self.metrics is not None:
+            await self.metrics.start()
         try:
+            await self.name_server.start()
             if not self.brokers:
                 self.brokers = [self._make_broker(index) for index in range(self.options.brokers)]
             await asyncio.gather(*(broker.start() for broker in self.brokers))
@@ -153,6 +169,8 @@ class ClusterServer:
         stopping = [broker.stop() for broker in self.brokers]
         ends = await asyncio.gather(*stopping, return_exceptions=True)
         await self.name_server.stop()
+        if self.metrics is not None:
+            await self.metrics.stop()
         for end in ends:
             if end is not None:
                 raise end
@@ -172,6 +190,7 @@ class ClusterServer:
             name_server_tls=self._client_tls,
             credentials=self._credentials,
             access=self._access,
+            is_measured=self.metrics is not None,
         )
 
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from downrange.errors import CorruptStore, MalformedBody, StoreError
 from downrange.options import ListenerOptions, NameServerOptions
+from downrange.server.access.denials import DenialLog
 from downrange.server.nameserver.handlers import (
     NameServerOutput,
     NameServerState,
@@ -21,12 +22,14 @@ from downrange.server.nameserver.handlers import (
 )
 from downrange.server.net.listener import Listener, monotonic_ms
 from downrange.server.outputs import LateReply, OnReply, Output, Peer, Reply, refusal
+from downrange.server.run.metrics_server import MetricsServer, Observed
 from downrange.wire.codes import ResponseCode
 
 if TYPE_CHECKING:
     import ssl
     from collections.abc import Iterable
 
+    from downrange.options import MetricsOptions
     from downrange.server.access.file import AccessFile
     from downrange.wire.command import Command
 
@@ -51,6 +54,10 @@ class NameServer:
         listener: Address and limits of its connections.
         tls: Certificate and key; see `ListenerOptions.tls_mode`.
         access: Access rules; without them every request is allowed.
+        metrics: Where its metrics are shown; not at all if not given.
+
+    Attributes:
+        metrics: Shows the metrics; None if they are not shown, or by the cluster.
 
     Raises:
         OptionError: TLS is required and `tls` is missing.
@@ -63,11 +70,16 @@ class NameServer:
         *,
         tls: ssl.SSLContext | None = None,
         access: AccessFile | None = None,
+        metrics: MetricsOptions | None = None,
     ) -> None:
         self._options = options or NameServerOptions()
         self._access = access
         self.state = NameServerState(self._options)
         self._listener = Listener(self, listener or ListenerOptions(), tls=tls, logger=_log)
+        self._denials = DenialLog()
+        self.metrics: MetricsServer | None = None
+        if metrics is not None:
+            self.metrics = MetricsServer(metrics, lambda: Observed(name_servers=(self,)))
         self._scan_task: asyncio.Task[None] | None = None
         self._watch_task: asyncio.Task[None] | None = None
         self._save_task: asyncio.Task[None] | None = None
@@ -89,6 +101,26 @@ class NameServer:
         """How many connections are open."""
         return self._listener.connection_count
 
+    @property
+    def refused_count(self) -> int:
+        """How many connections were refused because of a limit, since the start."""
+        return self._listener.refused_count
+
+    @property
+    def denied_count(self) -> int:
+        """How many requests the access rules denied, since the start."""
+        return self._denials.count
+
+    @property
+    def label(self) -> str:
+        """Its name, for people."""
+        return "name server"
+
+    @property
+    def unready_reason(self) -> str | None:
+        """Why it answers no requests now, or None."""
+        return None if self.is_serving else "it does not serve"
+
     async def start(self) -> None:
         """Read the key-value file and listen; does nothing if it serves already.
 
@@ -98,8 +130,14 @@ class NameServer:
         """
         if self.is_serving:
             return
-        await asyncio.to_thread(self._load)
-        await self._listener.start()
+        if self.metrics is not None:
+            await self.metrics.start()
+        try:
+            await asyncio.to_thread(self._load)
+            await self._listener.start()
+        except BaseException:
+            await self._stop_metrics()
+            raise
         self.state.settings["listenPort"] = self.address.rpartition(":")[2]
         loop = asyncio.get_running_loop()
         self._scan_task = loop.create_task(self._scan())
@@ -120,7 +158,12 @@ class NameServer:
         if self._save_task is not None:
             await self._save_task
         await self._listener.stop()
+        await self._stop_metrics()
         _log.info("name server on %s stopped", self.address)
+
+    async def _stop_metrics(self) -> None:
+        if self.metrics is not None:
+            await self.metrics.stop()
 
     # ---- called by the dispatcher ----
 
@@ -129,6 +172,7 @@ class NameServer:
         if self._access is not None:
             denial = self._access.check(request, peer)
             if denial is not None:
+                self._denials.add(denial, request, peer)
                 return [Reply(denial.reply())]
         outputs = handle(self.state, request, peer, now_ms)
         if self._options.store is None or not any(isinstance(o, SaveKeyValues) for o in outputs):

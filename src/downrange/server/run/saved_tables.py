@@ -2,7 +2,8 @@
 
 There are two kinds:
 
-- Confirmed tables: topics, groups, request modes, changed settings, and batches popped in order.
+- Confirmed tables: topics, groups, request modes, changed settings, batches popped in order, and
+  offsets of popping groups that were set back.
   The reply to a change waits until the table is saved, and for topics until the name servers are
   informed.
 - Progress tables: offsets of groups, of delay levels and of timed messages, and SQL92 filters. They
@@ -15,7 +16,8 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from downrange.errors import CorruptStore, MalformedBody
 from downrange.server.broker import settings
-from downrange.server.broker.pop import orders
+from downrange.server.broker.pop import orders, rewinds
+from downrange.server.broker.pop.rewinds import RewindProgress
 from downrange.server.broker.scheduled import (
     delay_levels,
     timed_messages,
@@ -116,6 +118,7 @@ def confirmed_tables(files: Files, state: BrokerState) -> SavedTables:
             group_table.PATH: state.groups,
             settings.PATH: state.settings,
             orders.PATH: state.orders,
+            rewinds.PATH: state.rewinds,
             request_modes.PATH: state.request_modes,
         },
     )
@@ -129,6 +132,7 @@ def progress_tables(files: Files, state: BrokerState) -> SavedTables:
             # Before the timer's progress: a start reads acknowledgements from there on, so messages
             # that were acknowledged before are known only by the offsets.
             group_offsets.PATH: state.offsets,
+            rewinds.PROGRESS_PATH: RewindProgress(state.rewinds),  # after the offsets
             filter_table.PATH: state.filters,
             delay_levels.PATH: state.delays,
             timed_messages.PATH: state.timers,

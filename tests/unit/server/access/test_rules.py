@@ -385,6 +385,10 @@ def test_every_code_of_our_broker_needs_a_right_signature(code: int) -> None:
     assert rules.check(signed(code, FIELDS, body), PEER) is None
 
 
+def test_every_code_of_our_broker_is_in_the_table() -> None:
+    assert set(HANDLERS) <= set(NEEDS)
+
+
 def test_every_code_of_the_table_is_tested_here() -> None:
     tested = {code for _, codes in SERVED for code in codes}
     of_name_servers = {code for code, need in NEEDS.items() if need.is_of_names}

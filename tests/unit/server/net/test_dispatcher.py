@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from downrange.server.outputs import (
+    HELD,
     AskNameServer,
     Call,
     Disconnect,
@@ -194,6 +195,26 @@ def test_requests_that_a_reply_makes_room_for_are_answered_in_the_same_write() -
     assert len(stage.transport.writes) == 1
 
 
+def test_requests_that_wait_for_messages_do_not_stop_the_reading_of_others() -> None:
+    """A consumer of 10,000 queues holds as many pulls; its heartbeats were not read."""
+    stage = Stage(in_flight_max=2)
+    handle = stage.service.handle
+
+    def hold(request: Command, peer: Peer, now_ms: int) -> Iterable[Output]:
+        outputs = list(handle(request, peer, now_ms))
+        return [HELD] if request.code == KEEP else outputs
+
+    stage.service.handle = hold  # type: ignore[method-assign]
+    stage.receive(*[KEEP] * 9, 1)
+    assert [reply.request_id for reply in stage.transport.replies()] == [9]
+    connection = stage.connection
+    assert (connection.unanswered, len(connection.held)) == (0, 9)
+    assert connection.is_reading
+    stage.release(0, 1)
+    assert (connection.unanswered, len(connection.held)) == (0, 7)
+    stage.dispatcher.perform([HELD])  # of a request whose reply a rule suppresses
+
+
 def test_replies_to_other_connections_go_out_once_after_the_whole_read() -> None:
     stage = Stage()
     other = stage.join(Peer(2, "10.0.0.8:4242"))
@@ -266,15 +287,3 @@ def test_frames_not_written_when_the_connection_ended_are_dropped() -> None:
         stage.dispatcher.perform([Push(1, Command(40)), Reply(Command(0))])
     stage.connection.connection_lost(None)
     assert stage.transport.writes == []
-
-
-# ---- the end of a turn ---------------------------------------------------------------------------
-
-
-def test_a_turn_ends_before_anything_is_written() -> None:
-    """The replies of its end are part of the same write, and more requests may follow them."""
-    stage = Stage(in_flight_max=2, end_turn=True)
-    stage.receive(KEEP, KEEP, KEEP, 1)
-    assert stage.service.events == [str(KEEP), str(KEEP), "end", str(KEEP), "1", "end"]
-    assert [reply.request_id for reply in stage.transport.replies()] == [0, 1, 3, 2]
-    assert len(stage.transport.writes) == 1

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from downrange.store.files import Write
 
-DEADLINE = 10.0
+DEADLINE = 60.0
 
 
 class Disk(MemoryFiles):

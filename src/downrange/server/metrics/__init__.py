@@ -1,0 +1,1 @@
+"""Metrics of servers as Prometheus text, under the names of Apache's exporter. Pure."""
