@@ -31,7 +31,12 @@ from downrange.checks import (
     wrong_type,
 )
 from downrange.errors import ClientStateError, OptionError
-from downrange.options import BrokerOptions, ListenerOptions, NameServerOptions
+from downrange.options import (
+    BrokerOptions,
+    ListenerOptions,
+    MetricsOptions,
+    NameServerOptions,
+)
 from downrange.server.access.file import AccessFile
 from downrange.server.net.interception import (
     Interception,
@@ -86,6 +91,7 @@ class Cluster:
         tls: Certificate and key of all servers.
         client_tls: How the brokers connect to the name server if it requires TLS.
         access: File of accounts, `plain_acl.yml` or TOML. Without one, access is not checked.
+        metrics: Where metrics are shown, "127.0.0.1:0" or `MetricsOptions`; not at all by default.
 
     Raises:
         OptionError: Arguments contradict each other, or the file of accounts has an error.
@@ -114,6 +120,7 @@ class Cluster:
         tls: ssl.SSLContext | None = None,
         client_tls: ssl.SSLContext | None = None,
         access: str | os.PathLike[str] | None = None,
+        metrics: str | MetricsOptions | None = None,
     ) -> None:
         check_count(1, "brokers", brokers)
         for name, path in (("store", store), ("access", access)):
@@ -130,6 +137,9 @@ class Cluster:
             tls=(tls, ssl.SSLContext),
             client_tls=(client_tls, ssl.SSLContext),
         )
+        if isinstance(metrics, str):
+            metrics = MetricsOptions(address=metrics)
+        _check_options(metrics=(metrics, MetricsOptions))
         broker = broker or BrokerOptions()
         listener = listener or ListenerOptions()
         if flush is not None:
@@ -146,6 +156,7 @@ class Cluster:
             listener=listener,
             nameserver=nameserver or NameServerOptions(),
             broker=broker,
+            metrics=metrics,
         )
         self._tls = tls
         self._client_tls = client_tls
@@ -246,6 +257,12 @@ class Cluster:
     def brokers(self) -> list[str]:
         """The brokers' addresses, "host:port" each."""
         return [broker.address for broker in self._running.brokers]
+
+    @property
+    def metrics_address(self) -> str | None:
+        """Where metrics are shown, "host:port"; None if they are not."""
+        metrics = self._running.metrics
+        return None if metrics is None else metrics.address
 
     @property
     def store(self) -> str:

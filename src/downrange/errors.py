@@ -79,6 +79,7 @@ and so not part of the tree.
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 if TYPE_CHECKING:
@@ -610,6 +611,13 @@ class ServerError(RocketMQError):
 _SERVER_ERRORS: Final[dict[int, type[ServerError]]] = {}
 #: Brokers refuse an SQL92 filter with code 1 and this text.
 _NO_FILTER: Final = "does not support consumer to filter message by"
+#: The code for a consumer group that a broker does not have, and how it names the group.
+_NO_GROUP_CODE: Final = 26
+_NO_GROUP: Final = re.compile(
+    r"group \[(.+)\] does not exist|group not exist, (\S+)|Group (\S+) not exist!"
+)
+#: How a broker says that a client is not connected to it as a member of a group.
+_NO_MEMBER: Final = re.compile(r"The Consumer <(.+)> <.*> not online")
 
 
 def _for_codes(*codes: int) -> Callable[[type[ServerError]], type[ServerError]]:
@@ -630,7 +638,24 @@ def server_error(
         kind = NoPermission  # 4.9 brokers answer a failed access check like this
     elif kind is ServerFailure and remark is not None and _NO_FILTER in remark:
         kind = SqlNotSupported
-    return kind(code, remark, address, topic)
+    error = kind(code, remark, address, topic)
+    _add_next_step(error, remark or "")
+    return error
+
+
+def _add_next_step(error: ServerError, remark: str) -> None:
+    """Say what to do where only the remark tells what is missing."""
+    group = _NO_GROUP.search(remark) if error.code == _NO_GROUP_CODE else None
+    if group is not None:
+        name = next(filter(None, group.groups()))
+        error.args = (
+            f"{error.address} does not have group {name!r} (code {error.code}).\n"
+            f"  Create it with `downrange group create {name}`.",
+        )
+    member = _NO_MEMBER.search(remark)
+    if member is not None:
+        step = f"`downrange group members {member[1]}` shows the connected members."
+        error.args = (f"{error}.\n  {step}",)
 
 
 @_for_codes(1)

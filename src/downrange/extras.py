@@ -17,6 +17,8 @@ EXTRAS = {
     "cli": ("rich", "click"),
     "spark": ("pyspark", "pyarrow", "numpy"),
     "proxy": ("python_socks",),
+    "otel": ("opentelemetry",),
+    "console": ("starlette", "uvicorn", "jinja2"),
     "dev": ("pytest", "hypothesis"),
 }
 

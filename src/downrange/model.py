@@ -386,7 +386,8 @@ class ReceivedMessage(ReadLater):
         born_at_ms: When the producer made it, in ms since 1970.
         born_host: The producer's address, "host:port".
         stored_at_ms: When the broker stored it, in ms since 1970.
-        delivery_attempts: How often a consumer group has sent it back for another attempt.
+        delivery_attempts: How often it was handled without success before: by its group, or by this
+            member of an orderly or broadcast group.
         compression: How the body is still compressed, with `PullOptions(decode_body=False)`; None
             for a body that can be read.
     """

@@ -466,6 +466,32 @@ def test_an_access_check_of_4_9_brokers_is_a_lack_of_permission() -> None:
     assert type(errors.server_error(1, None, "b:1")) is errors.ServerFailure
 
 
+@pytest.mark.parametrize(
+    "remark",
+    [
+        "subscription group [billing] does not exist, \nSee https://rocketmq.apache.org/docs",
+        "subscription group not exist, billing See https://rocketmq.apache.org/docs",
+        "Group billing not exist!",
+    ],
+)
+def test_a_group_that_a_broker_does_not_have_is_named_with_the_next_step(remark: str) -> None:
+    error = errors.server_error(26, remark, "b:1")
+    assert (type(error), error.code, error.remark) == (errors.ServerError, 26, remark)
+    assert str(error) == (
+        "b:1 does not have group 'billing' (code 26).\n"
+        "  Create it with `downrange group create billing`."
+    )
+    assert str(errors.server_error(26, "unknown", "b:1")) == "b:1 answered with code 26: unknown"
+
+
+def test_a_member_that_is_not_connected_is_looked_for_in_the_list() -> None:
+    error = errors.server_error(1, "The Consumer <billing> <10.0.0.1@7> not online", "b:1")
+    assert str(error) == (
+        "b:1 answered with code 1: The Consumer <billing> <10.0.0.1@7> not online.\n"
+        "  `downrange group members billing` shows the connected members."
+    )
+
+
 # ---- errors of name servers ----------------------------------------------------------------------
 
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 #: Packages whose import name differs from their distribution name.
-IMPORT_NAMES = {"pyyaml": "yaml"}
+IMPORT_NAMES = {"pyyaml": "yaml", "opentelemetry-api": "opentelemetry"}
 PYPROJECT = Path(__file__).parents[2] / "pyproject.toml"
 
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from downrange.client.flows.notices import (
     AssignmentChanged,
+    ClientIdTaken,
     CommitFailed,
     HandlerFailed,
     HandlerStuck,
@@ -14,6 +15,9 @@ from downrange.client.flows.notices import (
     LockLost,
     QueueFailed,
     QueueRecovered,
+    SharesFound,
+    SharesMissing,
+    TopicUnread,
 )
 from downrange.errors import DeadLetter, Retry, RetrySome
 
@@ -54,13 +58,29 @@ def log_consumer(notice: ConsumerNotice) -> None:
         )
     elif isinstance(notice, HandlerFailed):
         log_handler_failure(notice, 0)
-    else:
+    elif isinstance(notice, TopicUnread):
         _log.warning(
-            "group %s: members subscribe to different things, so messages are missed. This member: "
-            "%s. The broker has, from another member: %s. Give all members the same subscriptions, "
-            "or groups of their own",
-            *(group, _listed(notice.ours), _listed(notice.theirs)),
+            "group %s: topic %s %s, so nothing of it is consumed; it is looked for again. %s",
+            *(group, notice.topic, notice.problem, notice.next_step),
         )
+    elif isinstance(notice, SharesMissing):
+        _log.log(
+            logging.WARNING if notice.error is None else logging.ERROR,
+            "group %s: the queues of topic %s cannot be divided among the members, so this one "
+            "gets no new ones; it tries again. %s",
+            *(group, notice.topic, notice.reason),
+            exc_info=notice.error,
+        )
+    elif isinstance(notice, SharesFound):
+        _log.info("group %s: the queues can be divided among the members again", group)
+    elif isinstance(notice, ClientIdTaken):
+        _log.warning(
+            "group %s: several clients have the id %s, on connections from %s; some queues are "
+            "read twice or never. Give each client an `instance` of its own, or none",
+            *(group, notice.client_id, " and ".join(notice.addresses)),
+        )
+    else:
+        _log.warning("group %s: %s", group, notice.text)
 
 
 def log_handler_failure(notice: HandlerFailed, omitted: int | None) -> None:
@@ -98,8 +118,6 @@ def _log_assignment(notice: AssignmentChanged) -> None:
 
 
 def _name(queue: QueueId) -> str:
+    if queue.number < 0:  # a member in pop mode shares all queues of a broker
+        return f"topic {queue.topic} on {queue.broker}"
     return f"queue {queue.number} of {queue.topic} on {queue.broker}"
-
-
-def _listed(subscriptions: dict[str, str]) -> str:
-    return ", ".join(f"{topic} {text!r}" for topic, text in sorted(subscriptions.items())) or "none"

@@ -26,7 +26,8 @@ class ConsumerStats(msgspec.Struct, frozen=True):
         sent_back: Given to the broker for another delivery.
         dead: Given to the broker as dead letters.
         given_up: Dropped after the last attempt, in the model "broadcast".
-        dropped_answers: Answers that did not fit into the buffer, and were pulled again.
+        dropped_answers: Answers that did not fit into the buffer, or did not follow the one before
+            them, and were pulled again.
         commits_failed: Commits that failed; each is repeated.
         rebalances: How often the queues were divided anew.
         renewed: Receipts that were renewed while handlers ran, in the mode "pop".
@@ -82,7 +83,8 @@ class ConsumerHealth(msgspec.Struct, frozen=True):
     """Whether a consumer is well.
 
     Attributes:
-        is_healthy: Whether nothing is wrong.
+        is_healthy: Whether it consumes all that it should. It stays True if members of its group
+            subscribe to different things: to start this member again would not change that.
         problems: What is wrong, a sentence each.
         queues: Its queues.
     """
@@ -113,7 +115,7 @@ def consumer_health(member: GroupMember) -> ConsumerHealth:
     problems += member.problems()
     if member.last_commit_error is not None:
         problems.append(f"offsets cannot be committed: {member.last_commit_error}")
-    return ConsumerHealth(not problems, tuple(problems), queues)
+    return ConsumerHealth(not problems, (*problems, *member.warnings()), queues)
 
 
 def _queue_health(member: GroupMember, window: DeliveryWindow, now: float) -> QueueHealth:
@@ -146,6 +148,6 @@ def _problem(
         return "its lock was lost, so nothing is handed out"
     since = window.created_at if window.pulled_at is None else window.pulled_at
     is_idle = not window.count and not window.is_paused and options.mode != "pop"
-    if is_idle and now - since > options.suspend + _PULL_GRACE:
+    if is_idle and now - since > member.suspend + _PULL_GRACE:
         return f"no broker has answered a pull for {now - since:.0f} s"
     return None

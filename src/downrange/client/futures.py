@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, Unpack, cast
 from downrange.checks import wrong_type
 from downrange.client._sync.topic_calls import TopicCalls
 from downrange.client.flows.effects import Signal
+from downrange.client.flows.producing.plain_send import PlainSend
 from downrange.client.flows.producing.request_reply import request
 from downrange.client.template_base import Details, TemplateBase
 from downrange.model import Message
@@ -57,6 +58,12 @@ class ProducerFutures(TopicCalls):
         """
         core, client = self._running_core(), self._client
         room = _room_for(core, client, message)
+        if room is None and queue is None and core.is_direct:
+            send = core.direct_send(
+                message, client.round_robin, core.submit_rules, timeout, is_limited=True
+            )
+            if isinstance(send, PlainSend):
+                return client.submit_send(send)
         flow = core.send(
             message,
             client.round_robin,

@@ -7,6 +7,7 @@ import inspect
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, Final
 
+from downrange.client.flows.consuming.verdicts import check_answer
 from downrange.errors import OptionError
 
 if TYPE_CHECKING:
@@ -27,14 +28,44 @@ def is_coroutine_handler(handler: Any) -> bool:
     )
 
 
+def check_handler(handler: Any) -> None:
+    """Refuse what is not a function of one argument, before the first message fails by it.
+
+    Raises:
+        OptionError: It cannot be called, or not with one argument, or it makes an object or a
+            generator.
+    """
+    if not callable(handler):
+        raise OptionError(f"handler={handler!r} cannot be called; give a function of one message")
+    if isinstance(handler, type):
+        raise OptionError(
+            f"handler is the class {handler.__name__}; give a function of one message, or an "
+            "object that can be called"
+        )
+    if inspect.isgeneratorfunction(handler) or inspect.isasyncgenfunction(handler):
+        raise OptionError("handler has a yield, so a call does not run it; give a plain function")
+    try:
+        signature = inspect.signature(handler)
+    except ValueError:
+        return  # some functions that are written in C do not tell their form
+    try:
+        signature.bind(None)
+    except TypeError as error:
+        raise OptionError(
+            f"handler={handler!r} cannot be called with one message, or with one list if batch is "
+            f"above 1: {error}"
+        ) from None
+
+
 def any_handler(handler: Any) -> Callable[[Any], Any]:
     """Return a handler for tasks, which may be a coroutine function.
 
     Raises:
-        OptionError: It cannot be called.
+        OptionError: It cannot be called with one argument, or would not do its work then.
     """
-    if not callable(handler):
-        raise OptionError(f"handler={handler!r} cannot be called; give a function of one message")
+    check_handler(handler)
+    if is_coroutine_handler(handler) and not inspect.iscoroutinefunction(handler):
+        handler = handler.__call__  # which drivers know as a coroutine function
     return handler  # type: ignore[no-any-return]
 
 
@@ -42,14 +73,15 @@ def plain_handler(handler: Any) -> Callable[[Any], Any]:
     """Return a handler that a thread can call.
 
     Raises:
-        OptionError: It cannot be called, or it is a coroutine function.
+        OptionError: It is a coroutine function, or not a function of one argument.
     """
+    check_handler(handler)
     if is_coroutine_handler(handler):
         raise OptionError(
             "handler is a coroutine function, which a PushConsumer cannot await in its threads; "
             "use AsyncPushConsumer, or give a plain function"
         )
-    return any_handler(handler)
+    return handler  # type: ignore[no-any-return]
 
 
 def handle_run(handler: Callable[[Any], Any], delivery: Delivery) -> None:
@@ -62,7 +94,8 @@ def handle_run(handler: Callable[[Any], Any], delivery: Delivery) -> None:
         except IndexError:  # another worker took the last one
             return
         begin(message)
-        handler(message)
+        if (answer := handler(message)) is not None:
+            check_answer(answer)
 
 
 async def handle_run_async(handler: Callable[[Any], Any], delivery: Delivery) -> None:
@@ -72,7 +105,8 @@ async def handle_run_async(handler: Callable[[Any], Any], delivery: Delivery) ->
     while rest and not window.is_stopped:
         message = rest.popleft()
         begin(message)
-        await handler(message)
+        if (answer := await handler(message)) is not None:
+            check_answer(answer)
 
 
 def handler_pool(group: str, concurrency: int) -> ThreadPoolExecutor:
@@ -81,7 +115,10 @@ def handler_pool(group: str, concurrency: int) -> ThreadPoolExecutor:
 
 
 def in_pool(pool: ThreadPoolExecutor, handler: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """Return a coroutine function that calls a plain handler in a thread."""
+    """Return a coroutine function that calls a plain handler in a thread.
+
+    What it returns is awaited on the event loop, if it is a coroutine.
+    """
 
     def call_here(argument: Any) -> object:
         try:
@@ -91,6 +128,7 @@ def in_pool(pool: ThreadPoolExecutor, handler: Callable[[Any], Any]) -> Callable
             raise RuntimeError(f"the handler raised {type(error).__name__}") from error
 
     async def call(argument: Any) -> object:
-        return await asyncio.get_running_loop().run_in_executor(pool, call_here, argument)
+        answer = await asyncio.get_running_loop().run_in_executor(pool, call_here, argument)
+        return await answer if inspect.isawaitable(answer) else answer
 
     return call

@@ -2,7 +2,7 @@
 
 A bare duration is in seconds; every other number names its unit. Defaults stand with the fields,
 reasons in the docstring of the class. Only the command line reads environment variables and config
-files.
+files; the one exception is DOWNRANGE_PURE (`downrange/native.py`).
 """
 
 from downrange.options.clients import (
@@ -23,6 +23,7 @@ from downrange.options.servers import (
     BrokerOptions,
     FlushMode,
     ListenerOptions,
+    MetricsOptions,
     NameServerOptions,
     TlsMode,
     delays_of,
@@ -38,6 +39,7 @@ __all__ = [
     "FaultTolerance",
     "FlushMode",
     "ListenerOptions",
+    "MetricsOptions",
     "NameServerOptions",
     "ProducerOptions",
     "Proxy",

@@ -10,11 +10,13 @@ from downrange.checks import (
     check_between,
     check_count,
     check_flag,
+    check_number,
     check_one_of,
     check_positive,
     check_timeout,
     check_type,
     check_wait,
+    wrong_type,
 )
 from downrange.errors import OptionError
 from downrange.options.clients import GroupStart, Trace, check_group_start
@@ -38,11 +40,12 @@ _MODES: Final = get_args(ConsumeMode)
 class OffsetStore(Protocol):
     """Keeps the offsets of broadcast consumers.
 
-    A store may also have a method `release(group)`; a consumer calls it when it is closed.
+    A store may also have a method `release(group)`; a consumer calls it when it is closed. What a
+    method raises is a `StoreError` for the consumer; a `save` that failed is repeated.
     """
 
     def load(self, group: str) -> dict[QueueId, int]:
-        """Return the offset of each queue at which a group reads on; none for a new group."""
+        """Return the offset of each queue at which a group reads on; empty for a new group."""
         ...
 
     def save(self, group: str, offsets: dict[QueueId, int]) -> None:
@@ -78,11 +81,14 @@ class ConsumerOptions:
             (allocateMessageQueueStrategy).
         pull_batch: Messages per request (pullBatchSize); less if a queue's share of the buffer is
             less. Apache's brokers return at most 32 unless they are configured otherwise.
-        suspend: Seconds that a broker holds a request while there is no message.
+        suspend: Seconds that a broker holds a request while there is no message. With many queues
+            it is a hundredth of their number, up to 120: idle queues cost little, and a reset of
+            one at a 5.x broker is noticed after that time.
         buffer_messages: Messages that are fetched and not handled, in all queues together. In the
             mode "pop" at most 96, or three for each call of the handler and message of its batch.
         buffer_bytes: The bytes of their bodies. A further answer is dropped, and fetched again.
         queue_messages: The same as `buffer_messages`, for each queue (pullThresholdForQueue).
+        queue_bytes: The same as `buffer_bytes`, for each queue (pullThresholdSizeForQueue).
         span: Most offsets between the first message of a queue that is not handled and the last one
             that was handed out; so that a stuck handler does not let thousands pass that are
             delivered again after a restart (consumeConcurrentlyMaxSpan).
@@ -108,6 +114,8 @@ class ConsumerOptions:
         decode_body: Whether bodies are decompressed.
         check_subscriptions: Whether to compare the subscriptions with those that the brokers have
             for the group, and to warn when members differ.
+        unit_mode: Sent with heartbeats and with messages that are sent back, as by
+            `ClientOptions(is_unit_mode=True)` for all that a client does (unitMode).
     """
 
     mode: ConsumeMode = "concurrent"
@@ -123,6 +131,7 @@ class ConsumerOptions:
     buffer_messages: int = 10_000
     buffer_bytes: int = 64 * MIB
     queue_messages: int = 1000
+    queue_bytes: int = 64 * MIB
     span: int = 2000
     commit_interval: float = DEFAULT_COMMIT
     rebalance_interval: float = 20.0
@@ -137,6 +146,7 @@ class ConsumerOptions:
     trace: Trace | bool = False
     decode_body: bool = True
     check_subscriptions: bool = True
+    unit_mode: bool = False
 
     def __post_init__(self) -> None:
         """Refuse wrong values.
@@ -151,7 +161,8 @@ class ConsumerOptions:
         check_between(1, 1024, "pull_batch", self.pull_batch)
         for name in ("handle_timeout", "suspend"):
             check_timeout(getattr(self, name), name)
-        for name in ("buffer_messages", "buffer_bytes", "queue_messages", "span"):
+        limits = ("buffer_messages", "buffer_bytes", "queue_messages", "queue_bytes", "span")
+        for name in limits:
             check_count(1, name, getattr(self, name))
         for name in (
             *("commit_interval", "rebalance_interval", "lock_interval"),
@@ -165,6 +176,7 @@ class ConsumerOptions:
             )
         check_wait("handover_timeout", self.handover_timeout)
         check_positive("suspend_queue", self.suspend_queue)
+        check_number("invisible", self.invisible, "a number of seconds")
         if not 1 <= self.invisible <= 43_200:
             raise OptionError(f"invisible={self.invisible} is not from 1 second to 12 hours")
         if self.retries is not None:
@@ -175,11 +187,15 @@ class ConsumerOptions:
         check_type("trace", self.trace, (Trace, bool), "a Trace, True or False")
         check_flag("decode_body", self.decode_body)
         check_flag("check_subscriptions", self.check_subscriptions)
+        check_flag("unit_mode", self.unit_mode)
         self._check_model()
 
     def _check_model(self) -> None:
+        store = self.offset_store
+        if isinstance(store, type):
+            expected, hint = "an object with load() and save()", f"write {store.__qualname__}()"
+            raise wrong_type("offset_store", store, expected, hint)
         for name in ("load", "save"):
-            store = self.offset_store
             if store is not None and not callable(getattr(store, name, None)):
                 raise OptionError(f"offset_store={store!r} has no method {name}()")
         if self.model == "clustering" and self.offset_store is not None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final, Literal, TypeAlias, get_args
 
+from downrange.addresses import split_address
 from downrange.checks import (
     check_at_least,
     check_between,
@@ -53,8 +54,8 @@ class ListenerOptions:
         connections_max: Open connections in all; protects against running out of file handles.
         connections_per_host_max: Open connections from one address, so that one faulty client
             cannot use up all connections.
-        in_flight_max: Requests of one connection whose replies are pending. At the limit, reading
-            from the connection pauses.
+        in_flight_max: Requests of one connection whose replies are pending, without those that wait
+            for messages. At the limit, reading from the connection pauses.
         unread_bytes_max: Reply bytes that a peer has not read yet. At the limit, reading from the
             connection pauses.
         unread_timeout: Seconds in that state after which the connection is closed.
@@ -149,6 +150,51 @@ class NameServerOptions:
             check_positive(name, getattr(self, name))
         for name in ("brokers_max", "topics_max", "key_value_bytes_max"):
             check_count(1, name, getattr(self, name))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MetricsOptions:
+    """Where a process shows its metrics, and the limits of that.
+
+    Attributes:
+        address: "host:port" of `/metrics`, `/health` and `/ready`; port 0 picks a free one. The
+            pages need no account, so other addresses than loopback are for closed networks.
+        connections_max: Connections at a time; further ones get 503.
+        header_bytes_max: The largest request.
+        timeout: Seconds that a request and its answer may take together.
+        series_max: Topics, groups or pairs of both that one metric shows. What is above it is left
+            out, and counted in `downrange_metrics_dropped_series`.
+    """
+
+    address: str
+    connections_max: int = 32
+    header_bytes_max: int = 8 * 1024
+    timeout: float = 30.0
+    series_max: int = 20_000
+
+    def __post_init__(self) -> None:
+        """Refuse wrong values.
+
+        Raises:
+            OptionError: Names the option and its value.
+        """
+        check_text("address", self.address)
+        split_listen_address(self.address)
+        for name in ("connections_max", "series_max"):
+            check_count(1, name, getattr(self, name))
+        check_count(256, "header_bytes_max", self.header_bytes_max)
+        check_positive("timeout", self.timeout)
+
+
+def split_listen_address(address: str) -> tuple[str, int]:
+    """Return host and port of "host:port" to listen on; the port may be 0, which picks one.
+
+    Raises:
+        OptionError: The text is not such an address.
+    """
+    if address.endswith(":0"):
+        return split_address(f"{address}1")[0], 0
+    return split_address(address)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import math
+from dataclasses import fields
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final
 from unittest.mock import patch
@@ -16,7 +17,7 @@ from unittest.mock import patch
 import pytest
 
 import downrange
-from downrange import Cluster, Message, OptionError, QueueId, ReceivedMessage
+from downrange import Cluster, ConsumerOptions, Message, OptionError, QueueId, ReceivedMessage
 from tests.guards.server_loop import NAME_SERVER, TOPIC, AnsweringDialer
 
 if TYPE_CHECKING:
@@ -191,6 +192,12 @@ VALUES: Final = [
     ("ConsumerOptions(handover_timeout=-1)", f"handover_timeout=-1 {FROM_0}"),
     ("ConsumerOptions(suspend_queue=0)", f"suspend_queue=0 {ABOVE_0}"),
     ("ConsumerOptions(invisible=0.5)", "invisible=0.5 is not from 1 second to 12 hours"),
+    ("ConsumerOptions(invisible=43_201)", "invisible=43201 is not from 1 second to 12 hours"),
+    ("ConsumerOptions(invisible=nan)", "invisible=nan is not from 1 second to 12 hours"),
+    ("ConsumerOptions(invisible='60')", f"invisible must be {SECONDS}, not '60' (str)"),
+    ("ConsumerOptions(invisible=None)", f"invisible must be {SECONDS}, not None"),
+    ("ConsumerOptions(invisible=True)", f"invisible must be {SECONDS}, not True (bool)"),
+    ("ConsumerOptions(invisible=timedelta(seconds=5))", "give its total_seconds()"),
     ("ConsumerOptions(retries=-1)", "retries=-1 is less than 0"),
     ("ConsumerOptions(broadcast_retries=-1)", "broadcast_retries=-1 is less than 0"),
     ("ConsumerOptions(start='first')", "start='first' is not 'earliest', 'latest' or a datetime"),
@@ -200,6 +207,7 @@ VALUES: Final = [
     ("ConsumerOptions(decode_body=1)", "decode_body must be True or False, not 1 (int)"),
     ("ConsumerOptions(check_subscriptions=1)", "check_subscriptions must be True or False, not 1"),
     ("ConsumerOptions(model='broadcast', offset_store=5)", "offset_store=5 has no method load()"),
+    ("ConsumerOptions(model='broadcast', offset_store=MemoryOffsets)", "write MemoryOffsets()"),
     (
         "ConsumerOptions(offset_store=MemoryOffsets())",
         "offset_store is for model='broadcast'",
@@ -308,6 +316,9 @@ CALLS: Final = [
     ("SimpleConsumer('h:1', group='g', subscribe={'t': 5})", "tags must be a str or an Sql, not 5"),
     ("SimpleConsumer('h:1', group='g', subscribe={'t': '||'})", "tags='||' contains no tag"),
     ("PushConsumer('h:1', group=5, subscribe='t')", "group must be a str, not 5 (int)"),
+    ("PushConsumer('h:1', group='DEFAULT_CONSUMER', subscribe='t')", "is Java's placeholder for a"),
+    ("PullConsumer('h:1', group='%DLQ%g')", "'%DLQ%g' is the name of a topic of a group; give the"),
+    ("SimpleConsumer('h:1', group='%RETRY%g')", "'%RETRY%g' is the name of a topic of a group"),
     ("PushConsumer('h:1', group='g', subscribe='t', options={})", "options must be of type Consu"),
     ("PushConsumer('h:1', group='g', subscribe='t', handler=5)", "handler=5 cannot be called; giv"),
     ("PushConsumer('h:1', group='g', subscribe='t', tls='on')", "tls must be of type TLS, not 'on"),
@@ -578,7 +589,9 @@ CALLS: Final = [
     ("consumer.poll(max_count=-1)", "max_count=-1 is less than 1"),
     ("consumer.poll(max_count='5')", "max_count must be an int, not '5' (str)"),
     ("consumer.poll(max_count=None)", "max_count must be an int, not None"),
-    ("consumer.poll()", "nothing is assigned: call assign() first"),
+    ("consumer.subscribe(TOPIC, on_assigned='x')", "on_assigned='x' cannot be called; give a"),
+    ("consumer.subscribe(TOPIC, on_revoked=5)", "on_revoked=5 cannot be called; give a function"),
+    ("consumer.poll()", "nothing is assigned: call assign() or subscribe() first"),
     ("consumer.messages(idle_timeout=-1)", f"idle_timeout=-1 {FROM_0}"),
     ("consumer.messages(idle_timeout='1')", f"idle_timeout must be {SECONDS}, not '1' (str)"),
     ("consumer.messages(idle_timeout=nan)", f"idle_timeout=nan {FROM_0}"),
@@ -622,6 +635,16 @@ CALLS: Final = [
     ("template.receive('x')", "message must be a ReceivedMessage, not 'x' (str)"),
     ("template.message('t', {'a': inf})", "JSON has no inf at ['a']"),
 ]
+
+#: Values that no field of `ConsumerOptions` takes, except `CONSUMERS_TAKE`.
+WRONG_VALUES: Final = (
+    *("'60'", "b'60'", "None", "True", "nan", "inf", "-inf", "-1", "[]", "object()"),
+    "timedelta(seconds=5)",
+)
+CONSUMERS_TAKE: Final = {
+    *(("retries", "None"), ("offset_store", "None"), ("trace", "True"), ("unit_mode", "True")),
+    *(("decode_body", "True"), ("check_subscriptions", "True")),
+}
 
 #: Methods that only the classes for threads have.
 SUBMITS: Final = [
@@ -792,6 +815,18 @@ def test_a_bad_value_is_refused_by_name(call: str, words: str) -> None:
     with pytest.raises(OptionError) as caught:
         eval(call, _shared_names())
     assert words in str(caught.value)
+
+
+@pytest.mark.parametrize("value", WRONG_VALUES)
+@pytest.mark.parametrize("name", [field.name for field in fields(ConsumerOptions)])
+def test_every_option_of_consumers_refuses_wrong_values_by_name(name: str, value: str) -> None:
+    call, names = f"ConsumerOptions({name}={value})", _shared_names()
+    if (name, value) in CONSUMERS_TAKE:
+        eval(call, names)
+        return
+    with pytest.raises(OptionError) as caught:
+        eval(call, names)
+    assert str(caught.value).startswith((f"{name} ", f"{name}="))
 
 
 @pytest.mark.parametrize(("call", "words"), _rows(CALLS))

@@ -10,6 +10,7 @@ import pytest
 from downrange.client.consumer_log import log_consumer, log_handler_failure
 from downrange.client.flows.notices import (
     AssignmentChanged,
+    ClientIdTaken,
     CommitFailed,
     HandlerFailed,
     HandlerStuck,
@@ -17,10 +18,14 @@ from downrange.client.flows.notices import (
     LockLost,
     QueueFailed,
     QueueRecovered,
+    SharesFound,
+    SharesMissing,
     SubscriptionsDiffer,
+    TopicUnread,
 )
 from downrange.client.notice_log import NoticeLog
 from downrange.errors import ConnectFailed, Retry
+from downrange.model import QueueId
 from tests.support.clock import FakeClock
 from tests.unit.client.flows.consuming.group_stage import A0, A1
 from tests.unit.client.flows.consuming.test_delivery_window import messages_at
@@ -65,6 +70,30 @@ def debug(caplog: pytest.LogCaptureFixture) -> None:
             "This member: orders 'new'. The broker has, from another member: none.",
         ),
         (
+            TopicUnread("g", "oders", "does not exist", "`downrange topic list` shows the topics"),
+            "WARNING",
+            "group g: topic oders does not exist, so nothing of it is consumed; it is looked for "
+            "again. `downrange topic list` shows the topics",
+        ),
+        (
+            SharesMissing("g", "orders", "no group"),
+            "WARNING",
+            "group g: the queues of topic orders cannot be divided among the members, so this one "
+            "gets no new ones; it tries again. no group",
+        ),
+        (SharesMissing("g", "orders", "the strategy failed", ValueError("bad")), "ERROR", "failed"),
+        (SharesFound("g"), "INFO", "group g: the queues can be divided among the members again"),
+        (
+            QueueFailed("g", QueueId("orders", "a", -1), AWAY, "cannot be popped"),
+            "WARNING",
+            f"group g: topic orders on a cannot be popped: {AWAY}",
+        ),
+        (
+            ClientIdTaken("g", "10.0.0.1@same", ("10.0.0.1:5", "10.0.0.2:6")),
+            "WARNING",
+            "group g: several clients have the id 10.0.0.1@same, on connections from 10.0.0.1:5",
+        ),
+        (
             HandlerFailed("g", MESSAGE, ValueError("bad"), "attempt 2 follows"),
             "ERROR",
             f"message {ID} ({Q0}, offset 5) failed: ValueError('bad'); attempt 2 follows",
@@ -81,6 +110,14 @@ def test_lines(
         assert record.levelname == level
         assert line in record.getMessage()
     assert len(caplog.records) == 2
+
+
+def test_the_error_of_a_strategy_is_logged_with_its_traceback(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    log_consumer(SharesMissing("g", "orders", "the strategy failed", ValueError("bad")))
+    (record,) = caplog.records
+    assert record.exc_info is not None
 
 
 def test_an_exception_is_logged_with_its_traceback_once(caplog: pytest.LogCaptureFixture) -> None:

@@ -83,6 +83,19 @@ def test_pulls_without_an_answer() -> None:
     assert problem_of(stage) is None
 
 
+def test_other_subscriptions_in_the_group_are_a_problem_of_a_healthy_member() -> None:
+    stage = entered()
+    stage.subscribed = {"orders": "new"}
+    stage.run(stage.member.take_queues())
+    health = consumer_health(stage.member)
+    (problem,) = health.problems
+    assert "The broker has, from another member: orders 'new'." in problem
+    assert health.is_healthy
+    stage.subscribed = None
+    stage.run(stage.member.take_queues())
+    assert not consumer_health(stage.member).problems
+
+
 def test_a_queue_that_another_member_holds_and_commits_that_fail() -> None:
     stage = entered()
     stage.member.refused_since[A1] = stage.now - 2

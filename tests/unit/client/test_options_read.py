@@ -21,6 +21,7 @@ from downrange.options import (
     SimpleOptions,
     Trace,
 )
+from downrange.options.consumers import ConsumerOptions
 
 SOURCE = Path(__file__).parents[3] / "src" / "downrange"
 #: Names under which the code reads each kind of options.
@@ -29,6 +30,7 @@ HOLDERS: dict[Any, set[str]] = {
     ProducerOptions: {"options", "_options"},
     PullOptions: {"options", "_options"},
     SimpleOptions: {"options", "_options"},
+    ConsumerOptions: {"options", "_options"},
     FaultTolerance: {"tolerance", "fault_tolerance"},
     AutoBatch: {"options", "_options"},
     Trace: {"options", "_options", "trace"},

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import copy
+import inspect
 import pickle
 from collections import deque
 from typing import Any
@@ -48,7 +49,7 @@ def run_of(count: int) -> Delivery:
 def test_coroutine_functions_are_known_in_any_form() -> None:
     for handler in (coroutine, AsyncObject(), AsyncObject().method):
         assert is_coroutine_handler(handler)
-        assert any_handler(handler) is handler
+        assert inspect.iscoroutinefunction(any_handler(handler))
         with pytest.raises(OptionError, match="use AsyncPushConsumer"):
             plain_handler(handler)
     assert plain_handler(print) is print
@@ -90,6 +91,33 @@ def test_a_run_of_a_coroutine_function() -> None:
     delivery = run_of(3)
     asyncio.run(handle_run_async(handle, delivery))
     assert [each.offset for each in handled] == [0, 1]
+
+
+def test_a_promise_of_a_handler_is_not_its_work() -> None:
+    delivery = run_of(3)
+    with pytest.raises(OptionError, match="the handler returned a coroutine, so it has not"):
+        handle_run(lambda message: coroutine(message), delivery)
+    assert len(delivery.messages) == 1
+
+    async def promise(message: Any) -> Any:
+        return coroutine(message)
+
+    with pytest.raises(OptionError, match="returned a coroutine"):
+        asyncio.run(handle_run_async(promise, run_of(1)))
+
+
+def test_what_a_plain_handler_of_an_event_loop_promises_is_awaited() -> None:
+    handled: list[Any] = []
+
+    async def handle(message: Any) -> None:
+        handled.append(message)
+
+    async def check() -> None:
+        with handler_pool("jobs", 1) as pool:
+            await in_pool(pool, lambda message: handle(message))(3)
+
+    asyncio.run(check())
+    assert handled == [3]
 
 
 @pytest.mark.parametrize("error", [StopIteration, KeyboardInterrupt])

@@ -15,14 +15,14 @@ from downrange.client._async.dead_letter_calls import AsyncDeadLetterCalls
 from downrange.client._async.group_calls import AsyncGroupCalls
 from downrange.client._async.reset_calls import AsyncResetCalls
 from downrange.client._async.topic_calls import AsyncTopicCalls
-from downrange.client.flows.admin import changes, clusters, topic_use, topics
+from downrange.client.flows.admin import changes, clusters, messages, topic_use, topics
 from downrange.client.flows.routing import lookup
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from downrange.client.flows.admin.clusters import ClusterFacts
-    from downrange.client.flows.admin.reports import QueueRange, Traffic
+    from downrange.client.flows.admin.reports import QueueMessages, QueueRange, Traffic
     from downrange.client.flows.admin.topics import QueueState, TopicName, TopicSettings
     from downrange.client.flows.routing.routes import Route
     from downrange.model import QueueId
@@ -166,15 +166,28 @@ class AsyncAdmin(
         core, deadline = self._deadline(timeout)
         return await self._client.run(topics.topic_settings(core, topic, deadline=deadline))
 
-    async def topic_stats(self, topic: str, *, timeout: float | None = None) -> list[QueueState]:
+    async def topic_stats(
+        self,
+        topic: str,
+        *,
+        brokers: Iterable[str] | None = None,
+        timeout: float | None = None,
+    ) -> list[QueueState]:
         """Return the offsets of the queues of a topic.
 
+        Args:
+            topic: The topic.
+            brokers: Only these brokers, for example because another one is down.
+            timeout: For the whole call.
+
         Raises:
+            OptionError: The topic is not on one of the brokers.
             RouteNotFound: The topic does not exist.
             RocketMQError: A server did not answer.
         """
         core, deadline = self._deadline(timeout)
-        return await self._client.run(topics.topic_stats(core, topic, deadline=deadline))
+        flow = topics.topic_stats(core, topic, brokers=brokers, deadline=deadline)
+        return await self._client.run(flow)
 
     async def topic_groups(self, topic: str, *, timeout: float | None = None) -> list[str]:
         """Return the consumer groups that read a topic, connected or not, by name.
@@ -186,10 +199,23 @@ class AsyncAdmin(
         core, deadline = self._deadline(timeout)
         return await self._client.run(topic_use.topic_groups(core, topic, deadline=deadline))
 
-    async def topic_traffic(self, topic: str, *, timeout: float | None = None) -> list[Traffic]:
+    async def topic_traffic(
+        self,
+        topic: str,
+        *,
+        with_groups: bool = True,
+        with_sizes: bool = False,
+        timeout: float | None = None,
+    ) -> list[Traffic]:
         """Return how many messages went into a topic, and from it to each group that reads it.
 
         Brokers count in samples of ten seconds, so that the last seconds may be missing.
+
+        Args:
+            topic: The topic.
+            with_groups: Ask for the groups, too; each costs a request per broker.
+            with_sizes: Ask for the mean size of a message, too; twice as many requests.
+            timeout: For the whole call.
 
         Returns:
             First the messages that were sent, then those that each group has read.
@@ -199,7 +225,10 @@ class AsyncAdmin(
             RocketMQError: A server did not answer.
         """
         core, deadline = self._deadline(timeout)
-        return await self._client.run(topic_use.topic_traffic(core, topic, deadline=deadline))
+        flow = topic_use.topic_traffic(
+            core, topic, with_groups=with_groups, with_sizes=with_sizes, deadline=deadline
+        )
+        return await self._client.run(flow)
 
     # ---- queues ------------------------------------------------------------------------------
 
@@ -222,3 +251,28 @@ class AsyncAdmin(
         """
         core, deadline = self._deadline(timeout)
         return await self._client.run(lookup.read_queues(core, topic, deadline=deadline))
+
+    async def read_queue(
+        self, queue: QueueId, offset: int, *, max_count: int = 32, timeout: float | None = None
+    ) -> QueueMessages:
+        """Return messages of a queue from an offset on; no group's offsets change.
+
+        An offset below the first message counts as the first. There may be fewer messages than
+        asked for: a broker limits a reply by count and bytes.
+
+        Args:
+            queue: The queue.
+            offset: The first offset.
+            max_count: The most messages; an Apache broker returns at most 32.
+            timeout: For the whole call.
+
+        Returns:
+            The messages; `next` and `is_end` say how to go on.
+
+        Raises:
+            RouteNotFound: No route names the queue's broker.
+            RocketMQError: The broker did not answer, or refused.
+        """
+        core, deadline = self._deadline(timeout)
+        flow = messages.read_queue(core, queue, offset, max_count=max_count, deadline=deadline)
+        return await self._client.run(flow)

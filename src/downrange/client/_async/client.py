@@ -31,7 +31,10 @@ if TYPE_CHECKING:
     from downrange.client.client_base import Servers
     from downrange.client.drivers.workers import AioWorkers
     from downrange.client.flows.effects import Flow
+    from downrange.client.flows.producing.gathered_send import GatheredSend
+    from downrange.client.flows.producing.plain_send import PlainSend
     from downrange.client.flows.routing.queue_picker import RoundRobin
+    from downrange.model import SendReceipt
 
 _log = logging.getLogger("downrange.client")
 ResultT = TypeVar("ResultT")
@@ -167,6 +170,10 @@ class AsyncClient(ClientBase):
         """Run a flow on this event loop."""
         return self._running_driver().run(flow)
 
+    def run_send(self, send: PlainSend | GatheredSend) -> Coroutine[Any, Any, SendReceipt]:
+        """Run a send that usually needs no flow on this event loop."""
+        return self._running_driver().run_send(send)
+
     # sync: def run_last(self, flow: Flow[ResultT]) -> ResultT:
     # sync:     """Run a flow that begins after all submitted flows have begun."""
     # sync:     return self._running_driver().run_last(flow)
@@ -184,6 +191,10 @@ class AsyncClient(ClientBase):
     # sync:     With `admitted`, a signal that the flow fires, it returns not before that.
     # sync:     """
     # sync:     return self._running_driver().submit(flow, None, admitted)
+    # sync:
+    # sync: def submit_send(self, send: PlainSend) -> Future[SendReceipt]:
+    # sync:     """Run a plain send in the background; return the future of its receipt."""
+    # sync:     return self._running_driver().submit_send(send)
     # sync:
     def spawn(self, flow: Flow[None]) -> None:
         """Run a flow in the background until it ends or the client is closed."""

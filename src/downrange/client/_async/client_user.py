@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, TypeAlias
 
 from downrange.checks import check_timeout, check_wait
 from downrange.client._async.client import AsyncClient
@@ -16,12 +16,16 @@ from downrange.client.client_base import (
 from downrange.errors import ClientClosed, NotStarted, OptionError
 
 if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable  # sync: from collections.abc import Callable
     from types import TracebackType
 
     from downrange.client.client_base import Servers, State
     from downrange.client.flows.client_core import ClientCore
     from downrange.client.flows.hooks import Hooks
     from downrange.options import TLS, ClientOptions, Credentials, Proxy
+
+    #: A part of `close`.
+    _Part: TypeAlias = Callable[[], Awaitable[None]]  # sync: _Part: TypeAlias = Callable[[], None]
 
 
 class AsyncClientUser:
@@ -147,6 +151,19 @@ class AsyncClientUser:
 
     def __getstate__(self) -> object:
         raise cannot_pickle(self)
+
+    async def _error_of(self, leave: _Part) -> BaseException | None:
+        """Return what a part of `close` raises, so that the rest of it is done in any case.
+
+        The end of the coroutine itself is raised: it cannot wait for anything any more.
+        """
+        try:
+            await leave()
+        except GeneratorExit:
+            raise
+        except BaseException as error:
+            return error
+        return None
 
     def _client_core(self) -> ClientCore:
         """Return the client's core.

@@ -1,4 +1,4 @@
-"""Calls on dead letters: list them, send them again; and retry a message now."""
+"""Calls that send messages again: dead letters, or any message of a topic."""
 
 from __future__ import annotations
 
@@ -120,4 +120,27 @@ class AsyncDeadLetterCalls(AsyncClientUser):
         """
         core, deadline = self._deadline(timeout)
         flow = dead_letters.retry_now(core, group, topic, message_id, deadline=deadline)
+        return await self._client.run(flow)
+
+    async def send_again(self, topic: str, message_id: str, *, timeout: float | None = None) -> str:
+        """Send a copy of a stored message to its topic, where all groups get it.
+
+        Body, keys, tags, sharding key and your properties stay the same; a delay is not repeated.
+        `ORIGIN_MESSAGE_ID` names the message that was copied.
+
+        Args:
+            topic: The topic of the message.
+            message_id: Either id of the message.
+            timeout: For the whole call.
+
+        Returns:
+            The id of the copy.
+
+        Raises:
+            NotFound: The message does not exist.
+            RouteNotFound: The topic does not exist, or cannot be written to.
+            RocketMQError: A server did not answer, or refused.
+        """
+        core, deadline = self._deadline(timeout)
+        flow = dead_letters.send_again(core, topic, message_id, deadline=deadline)
         return await self._client.run(flow)

@@ -5,16 +5,17 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from downrange.client._async.client_user import AsyncClientUser
-from downrange.client.flows.admin import groups, lag, members
+from downrange.client.flows.admin import groups, lag, members, progress
 from downrange.client.flows.consuming import offsets
 
 if TYPE_CHECKING:
     from downrange.client.flows.admin.reports import (
+        AllProgress,
         DirectResult,
         GroupLag,
+        GroupList,
         GroupMembers,
         GroupSettings,
-        GroupSummary,
         Member,
         RunningState,
     )
@@ -36,8 +37,10 @@ class AsyncGroupCalls(AsyncClientUser):
         cluster: str | None = None,
         with_progress: bool = False,
         timeout: float | None = None,
-    ) -> list[GroupSummary]:
+    ) -> GroupList:
         """Return all consumer groups by name; with a namespace, its groups and the system groups.
+
+        A broker that does not answer is named by the attribute `unanswered` of the list.
 
         Args:
             cluster: Only of this cluster; of all clusters unless given.
@@ -45,7 +48,7 @@ class AsyncGroupCalls(AsyncClientUser):
             timeout: For the whole call.
 
         Raises:
-            RocketMQError: A server did not answer.
+            RocketMQError: No server answered.
         """
         core, deadline = self._deadline(timeout)
         flow = groups.list_groups(
@@ -337,6 +340,25 @@ class AsyncGroupCalls(AsyncClientUser):
         flow = lag.group_lag(
             core, group, topic=topic, cluster=cluster, with_owners=with_owners, deadline=deadline
         )
+        return await self._client.run(flow)
+
+    async def list_progress(
+        self, *, cluster: str | None = None, timeout: float | None = None
+    ) -> AllProgress:
+        """Return how far each group is behind in each topic: one request to each broker.
+
+        Args:
+            cluster: Only of this cluster.
+            timeout: For the whole call.
+
+        Returns:
+            By group and topic, with retry topics; and the brokers that did not answer.
+
+        Raises:
+            RocketMQError: No broker answered.
+        """
+        core, deadline = self._deadline(timeout)
+        flow = progress.list_progress(core, cluster=cluster, deadline=deadline)
         return await self._client.run(flow)
 
     async def group_offset(

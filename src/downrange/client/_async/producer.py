@@ -221,6 +221,12 @@ class AsyncProducer(AsyncTopicCalls):  # sync: class Producer(ProducerFutures):
             RocketMQError: No name server answers, or a hook forbids the message.
         """
         core, client = self._running_core(), self._client
+        if queue is None:
+            send = core.direct_send(
+                message, client.round_robin, core.async_rules, timeout, is_limited=True
+            )
+            if send is not None:
+                return await client.run_send(send)
         flow = core.send(
             message, client.round_robin, core.async_rules, queue, timeout, is_limited=True
         )

@@ -12,9 +12,12 @@ Every method makes a flow, which the client runs.
 from __future__ import annotations
 
 import logging
-from contextlib import asynccontextmanager  # sync: from contextlib import contextmanager
+from contextlib import (
+    asynccontextmanager,  # sync: contextmanager,
+    suppress,
+)
 from functools import partial
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, cast, overload
 
 from downrange.checks import check_wait
 from downrange.client._async.client_user import AsyncClientUser
@@ -31,7 +34,7 @@ from downrange.client.flows.consuming.subscriptions import (
 from downrange.client.flows.effects import Signal, Wait
 from downrange.client.flows.hooks import Hooks
 from downrange.client.flows.producing.request_reply import reply, reply_to
-from downrange.client.flows.validation import check_group, check_topic
+from downrange.client.flows.validation import check_consumer_group, check_topic
 from downrange.client.push_base import (
     DRAIN_TIMEOUT,
     LONG_WAIT,
@@ -61,7 +64,7 @@ if TYPE_CHECKING:
     from downrange.client.client_base import Servers
     from downrange.client.consumer_stats import ConsumerHealth, ConsumerStats
     from downrange.client.drivers.workers import AioWorkers
-    from downrange.client.flows.consuming.delivery_window import Delivery
+    from downrange.client.flows.consuming.delivery_window import Delivery, DeliveryWindow
     from downrange.client.flows.consuming.subscriptions import Subscribe
     from downrange.client.flows.effects import Flow
     from downrange.filters.sql import Sql
@@ -107,6 +110,37 @@ class AsyncPushConsumer(AsyncClientUser):
         ```
     """
 
+    @overload
+    def __init__(
+        self,
+        servers: AsyncClient | Servers | None = None,
+        *,
+        group: str,
+        subscribe: Subscribe,
+        handler: Callable[[AsyncPushedMessage], Awaitable[object] | object] | None = None,
+        options: ConsumerOptions | None = None,
+        client_options: ClientOptions | None = None,
+        credentials: Credentials | None = None,
+        tls: TLS | None = None,
+        proxy: Proxy | None = None,
+        hooks: Hooks | None = None,
+    ) -> None: ...
+    @overload
+    def __init__(
+        self,
+        servers: AsyncClient | Servers | None = None,
+        *,
+        group: str,
+        subscribe: Subscribe,
+        handler: Callable[[list[AsyncPushedMessage]], Awaitable[object] | object]
+        | Callable[[list[ReceivedMessage]], Awaitable[object] | object],
+        options: ConsumerOptions,
+        client_options: ClientOptions | None = None,
+        credentials: Credentials | None = None,
+        tls: TLS | None = None,
+        proxy: Proxy | None = None,
+        hooks: Hooks | None = None,
+    ) -> None: ...
     def __init__(
         self,
         servers: AsyncClient | Servers | None = None,
@@ -121,7 +155,7 @@ class AsyncPushConsumer(AsyncClientUser):
         proxy: Proxy | None = None,
         hooks: Hooks | None = None,
     ) -> None:
-        check_group(group)
+        check_consumer_group(group)
         check_setting("options", options, ConsumerOptions)
         self._filters = filters_of(subscribe)
         check_not_empty(self._filters)
@@ -213,22 +247,28 @@ class AsyncPushConsumer(AsyncClientUser):
                 "stop() in the handler, and close() after wait() has returned"
             )
         was_running, self._state = self._state == "running", "closed"
+        error: BaseException | None = None
         if was_running and core is not None and self._client.state == "running":
-            try:
-                await self._leave(core, timeout)
-            except RocketMQError as error:
-                _log.warning("while closing %r: %s", self, error)
+            deadline = core.core.clock.now() + timeout
+            unfinished: list[DeliveryWindow] = []
+            error = await self._error_of(lambda: self._leave(core, deadline, unfinished))
+            await self._end_workers(core, deadline if unfinished else None)
         if self._pool is not None:  # no sync
             self._pool.shutdown(wait=False)  # no sync
         if self._owns_client:
             await self._client.close()
+        if isinstance(error, RocketMQError):
+            _log.warning("while closing %r: %s", self, error)
+        elif error is not None:
+            raise error
 
-    async def _leave(self, core: PushCore, timeout: float) -> None:
-        clock = core.core.clock
-        deadline = clock.now() + timeout
+    async def _leave(
+        self, core: PushCore, deadline: float, unfinished: list[DeliveryWindow]
+    ) -> None:
+        """Leave the group; add the windows whose handlers did not end in time."""
         self._client.step(self._stopped.fire)
         self._drop_last()
-        unfinished = await self._client.run(core.exit(deadline))
+        unfinished += await self._client.run(core.exit(deadline))
         for window in unfinished:
             _log.warning(
                 "%r was closed while %d messages of %s were handled; they are delivered again",
@@ -236,8 +276,14 @@ class AsyncPushConsumer(AsyncClientUser):
                 len(window.running),
                 window.queue,
             )
+
+    async def _end_workers(self, core: PushCore, deadline: float | None) -> None:
+        """End the workers, whatever failed before; None if no handler runs."""
+        with suppress(ClientStateError):  # the client was closed meanwhile
+            self._client.step(core.end_workers)
         if self._workers is not None:
-            await self._workers.join(max(0.0, deadline - clock.now()) if unfinished else 1.0)
+            left = 1.0 if deadline is None else max(0.0, deadline - core.core.clock.now())
+            await self._workers.join(left)
 
     def stop(self) -> None:
         """Let `wait` return and iteration end; may be called in a handler, and from any thread."""
@@ -276,13 +322,13 @@ class AsyncPushConsumer(AsyncClientUser):
     # ---- at run time -------------------------------------------------------------------------
 
     async def subscribe(
-        self, topic: str, expression: str | Sql = "*", *, timeout: float | None = None
+        self, topic: str, tags: str | Sql = "*", *, timeout: float | None = None
     ) -> None:
         """Read another topic, or a topic with another filter.
 
         Args:
             topic: The topic.
-            expression: Tags such as "new || paid", or an `Sql`.
+            tags: Only messages with one of these tags, such as "new || paid"; or an `Sql`.
             timeout: For the whole call; the client's `call_timeout` unless given.
 
         Raises:
@@ -291,7 +337,7 @@ class AsyncPushConsumer(AsyncClientUser):
             RocketMQError: No name server answered.
         """
         check_topic(topic)
-        await self._resubscribe(self._filters | {topic: filter_of(expression)}, timeout)
+        await self._resubscribe(self._filters | {topic: filter_of(tags)}, timeout)
 
     async def unsubscribe(self, topic: str, *, timeout: float | None = None) -> None:
         """Read a topic no more; running handlers end, and the offsets are committed.
@@ -306,7 +352,8 @@ class AsyncPushConsumer(AsyncClientUser):
         if topic not in self._filters:
             raise OptionError(f"{topic!r} is not subscribed; {sorted(self._filters)} are")
         filters = {name: each for name, each in self._filters.items() if name != topic}
-        check_not_empty(filters)
+        if not filters:
+            raise OptionError(f"{topic!r} is the only topic; pause() or close() the consumer")
         await self._resubscribe(filters, timeout)
 
     async def _resubscribe(self, filters: dict[str, Any], timeout: float | None) -> None:
@@ -384,7 +431,7 @@ class AsyncPushConsumer(AsyncClientUser):
 
     # ---- iteration ---------------------------------------------------------------------------
 
-    def __aiter__(self) -> AsyncIterator[ReceivedMessage]:
+    def __aiter__(self) -> AsyncIterator[AsyncPushedMessage]:
         """Iterate over messages; each is done when the next one is asked for.
 
         For several at a time use `processing`.
@@ -396,7 +443,7 @@ class AsyncPushConsumer(AsyncClientUser):
             raise OptionError(f"{self!r} has a handler, which gets the messages")
         return self
 
-    async def __anext__(self) -> ReceivedMessage:
+    async def __anext__(self) -> AsyncPushedMessage:
         """Return the next message; the one before is done."""
         core = self._running_core()
         self._finish_last()
@@ -406,9 +453,11 @@ class AsyncPushConsumer(AsyncClientUser):
         if delivery is None:
             raise StopAsyncIteration
         self._last = delivery
-        return delivery.messages[0]
+        return _message_of(delivery)
 
-    def processing(self, message: ReceivedMessage) -> AbstractAsyncContextManager[ReceivedMessage]:
+    def processing(
+        self, message: ReceivedMessage
+    ) -> AbstractAsyncContextManager[AsyncPushedMessage]:
         """Return a block in which a message is handled, while others are asked for.
 
         It is done when the block ends, and delivered again if the block raises: `Retry` and
@@ -426,13 +475,17 @@ class AsyncPushConsumer(AsyncClientUser):
     @asynccontextmanager  # sync: @contextmanager
     async def _processing(
         self, core: PushCore, delivery: Delivery
-    ) -> AsyncGenerator[ReceivedMessage]:
+    ) -> AsyncGenerator[AsyncPushedMessage]:
         try:
-            yield delivery.messages[0]
+            yield _message_of(delivery)
         except Exception as error:
-            await self._client.run(core.fail(delivery, error))
+            await self._client.run(core.fail_to_its_end(delivery, error))
             if not core.is_signal(error):
                 raise
+        except BaseException as error:  # cancelled, or interrupted: nothing can be waited for
+            with suppress(ClientStateError):
+                self._client.spawn(core.fail(delivery, error))
+            raise
         else:
             self._client.step(lambda: core.finish(delivery))
 
@@ -483,6 +536,11 @@ class AsyncPushConsumer(AsyncClientUser):
         self._client_core()
         assert self._core is not None
         return self._core
+
+
+def _message_of(delivery: Delivery) -> AsyncPushedMessage:
+    """Return the message of a delivery; `_make_core` says that it is of this class."""
+    return cast("AsyncPushedMessage", delivery.messages[0])
 
 
 def _wait(signal: Signal, deadline: float) -> Flow[bool]:

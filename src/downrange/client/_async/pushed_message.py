@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from contextlib import AbstractAsyncContextManager
 
     from downrange.client._async.push_consumer import AsyncPushConsumer
-    from downrange.model import ReceivedMessage, SendReceipt
+    from downrange.model import SendReceipt
 
 
 class AsyncPushedMessage(ConsumedMessage):
@@ -44,6 +44,6 @@ class AsyncPushedMessage(ConsumedMessage):
             self, body, tags=tags, keys=keys, properties=properties, timeout=timeout
         )
 
-    def processing(self) -> AbstractAsyncContextManager[ReceivedMessage]:
+    def processing(self) -> AbstractAsyncContextManager[AsyncPushedMessage]:
         """Return a block in which the message is handled; see `AsyncPushConsumer.processing`."""
         return self._consumer.processing(self)

@@ -149,6 +149,7 @@ class AsyncTopicCalls(AsyncClientUser):
         message_id: str,
         *,
         since: datetime | None = None,
+        decode_body: bool = True,
         timeout: float | None = None,
     ) -> ReceivedMessage:
         """Find a message by one of its ids.
@@ -157,6 +158,8 @@ class AsyncTopicCalls(AsyncClientUser):
             topic: The topic of the message.
             message_id: The `message_id` or the `offset_id` of its receipt.
             since: For a `message_id`, how far back to search; three days unless given.
+            decode_body: Whether to decompress the body. If not, `compression` of the message names
+                how it is compressed.
             timeout: For the whole call.
 
         Raises:
@@ -165,7 +168,9 @@ class AsyncTopicCalls(AsyncClientUser):
             RocketMQError: A broker did not answer.
         """
         core, deadline = self._deadline(timeout)
-        flow = messages.view_message(core, topic, message_id, since=since, deadline=deadline)
+        flow = messages.view_message(
+            core, topic, message_id, since=since, decode_body=decode_body, deadline=deadline
+        )
         return await self._client.run(flow)
 
     async def query_messages(

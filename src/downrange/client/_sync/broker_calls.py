@@ -6,12 +6,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from downrange.client._sync.client_user import ClientUser
-from downrange.client.flows.admin import brokers
+from downrange.client.flows.admin import brokers, waiting
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from downrange.client.flows.admin.brokers import CleanUp
+    from downrange.client.flows.admin.reports import NameServerFacts, TimedMessages
 
 
 class BrokerCalls(ClientUser):
@@ -162,3 +163,52 @@ class BrokerCalls(ClientUser):
         core, deadline = self._deadline(timeout)
         flow = brokers.set_writable(core, broker, True, deadline=deadline)
         return self._client.run(flow)
+
+    # ---- what waits --------------------------------------------------------------------------
+
+    def delay_offsets(
+        self, *, cluster: str | None = None, timeout: float | None = None
+    ) -> dict[str, dict[int, int]]:
+        """Return up to which offset each delay level was delivered: broker -> level -> offset.
+
+        The queue of a level in the topic `SCHEDULE_TOPIC_XXXX` is the level minus 1.
+
+        Args:
+            cluster: Only of this cluster.
+            timeout: For the whole call.
+
+        Raises:
+            RocketMQError: A server did not answer.
+        """
+        core, deadline = self._deadline(timeout)
+        flow = waiting.delay_offsets(core, cluster=cluster, deadline=deadline)
+        return self._client.run(flow)
+
+    def timed_messages(
+        self, *, cluster: str | None = None, timeout: float | None = None
+    ) -> dict[str, tuple[TimedMessages, ...]]:
+        """Return how many messages wait for a time of their own: broker -> by topic.
+
+        Brokers of 4.9 have no such messages and are left out.
+
+        Args:
+            cluster: Only of this cluster.
+            timeout: For the whole call.
+
+        Raises:
+            RocketMQError: A server did not answer.
+        """
+        core, deadline = self._deadline(timeout)
+        flow = waiting.timed_messages(core, cluster=cluster, deadline=deadline)
+        return self._client.run(flow)
+
+    # ---- name servers ------------------------------------------------------------------------
+
+    def name_servers(self, *, timeout: float | None = None) -> list[NameServerFacts]:
+        """Return the settings of each of the client's name servers, or why it did not answer.
+
+        Args:
+            timeout: For the whole call.
+        """
+        core, deadline = self._deadline(timeout)
+        return self._client.run(brokers.name_servers(core, deadline=deadline))

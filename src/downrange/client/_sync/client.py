@@ -30,7 +30,10 @@ if TYPE_CHECKING:
     from downrange.client.client_base import Servers
     from downrange.client.drivers.workers import ThreadWorkers
     from downrange.client.flows.effects import Flow, Signal
+    from downrange.client.flows.producing.gathered_send import GatheredSend
+    from downrange.client.flows.producing.plain_send import PlainSend
     from downrange.client.flows.routing.queue_picker import RoundRobin
+    from downrange.model import SendReceipt
 
 _log = logging.getLogger("downrange.client")
 ResultT = TypeVar("ResultT")
@@ -159,6 +162,10 @@ class Client(ClientBase):
         """Run a flow in this thread."""
         return self._running_driver().run(flow)
 
+    def run_send(self, send: PlainSend | GatheredSend) -> SendReceipt:
+        """Run a send that usually needs no flow in this thread."""
+        return self._running_driver().run_send(send)
+
     def run_last(self, flow: Flow[ResultT]) -> ResultT:
         """Run a flow that begins after all submitted flows have begun."""
         return self._running_driver().run_last(flow)
@@ -174,6 +181,10 @@ class Client(ClientBase):
         With `admitted`, a signal that the flow fires, it returns not before that.
         """
         return self._running_driver().submit(flow, None, admitted)
+
+    def submit_send(self, send: PlainSend) -> Future[SendReceipt]:
+        """Run a plain send in the background; return the future of its receipt."""
+        return self._running_driver().submit_send(send)
 
     def spawn(self, flow: Flow[None]) -> None:
         """Run a flow in the background until it ends or the client is closed."""

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, TypeAlias
 
 from downrange.checks import check_timeout, check_wait
 from downrange.client._sync.client import Client
@@ -17,12 +17,16 @@ from downrange.client.client_base import (
 from downrange.errors import ClientClosed, NotStarted, OptionError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from types import TracebackType
 
     from downrange.client.client_base import Servers, State
     from downrange.client.flows.client_core import ClientCore
     from downrange.client.flows.hooks import Hooks
     from downrange.options import TLS, ClientOptions, Credentials, Proxy
+
+    #: A part of `close`.
+    _Part: TypeAlias = Callable[[], None]
 
 
 class ClientUser:
@@ -146,6 +150,19 @@ class ClientUser:
 
     def __getstate__(self) -> object:
         raise cannot_pickle(self)
+
+    def _error_of(self, leave: _Part) -> BaseException | None:
+        """Return what a part of `close` raises, so that the rest of it is done in any case.
+
+        The end of the coroutine itself is raised: it cannot wait for anything any more.
+        """
+        try:
+            leave()
+        except GeneratorExit:
+            raise
+        except BaseException as error:
+            return error
+        return None
 
     def _client_core(self) -> ClientCore:
         """Return the client's core.

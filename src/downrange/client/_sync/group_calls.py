@@ -6,16 +6,17 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from downrange.client._sync.client_user import ClientUser
-from downrange.client.flows.admin import groups, lag, members
+from downrange.client.flows.admin import groups, lag, members, progress
 from downrange.client.flows.consuming import offsets
 
 if TYPE_CHECKING:
     from downrange.client.flows.admin.reports import (
+        AllProgress,
         DirectResult,
         GroupLag,
+        GroupList,
         GroupMembers,
         GroupSettings,
-        GroupSummary,
         Member,
         RunningState,
     )
@@ -37,8 +38,10 @@ class GroupCalls(ClientUser):
         cluster: str | None = None,
         with_progress: bool = False,
         timeout: float | None = None,
-    ) -> list[GroupSummary]:
+    ) -> GroupList:
         """Return all consumer groups by name; with a namespace, its groups and the system groups.
+
+        A broker that does not answer is named by the attribute `unanswered` of the list.
 
         Args:
             cluster: Only of this cluster; of all clusters unless given.
@@ -46,7 +49,7 @@ class GroupCalls(ClientUser):
             timeout: For the whole call.
 
         Raises:
-            RocketMQError: A server did not answer.
+            RocketMQError: No server answered.
         """
         core, deadline = self._deadline(timeout)
         flow = groups.list_groups(
@@ -338,6 +341,25 @@ class GroupCalls(ClientUser):
         flow = lag.group_lag(
             core, group, topic=topic, cluster=cluster, with_owners=with_owners, deadline=deadline
         )
+        return self._client.run(flow)
+
+    def list_progress(
+        self, *, cluster: str | None = None, timeout: float | None = None
+    ) -> AllProgress:
+        """Return how far each group is behind in each topic: one request to each broker.
+
+        Args:
+            cluster: Only of this cluster.
+            timeout: For the whole call.
+
+        Returns:
+            By group and topic, with retry topics; and the brokers that did not answer.
+
+        Raises:
+            RocketMQError: No broker answered.
+        """
+        core, deadline = self._deadline(timeout)
+        flow = progress.list_progress(core, cluster=cluster, deadline=deadline)
         return self._client.run(flow)
 
     def group_offset(

@@ -218,6 +218,10 @@ class Producer(ProducerFutures):
             RocketMQError: No name server answers, or a hook forbids the message.
         """
         core, client = self._running_core(), self._client
+        if queue is None:
+            send = core.direct_send(message, client.round_robin, core.waiting_rules, timeout)
+            if send is not None:
+                return client.run_send(send)
         flow = core.send(message, client.round_robin, core.waiting_rules, queue, timeout)
         return client.run(flow)
 

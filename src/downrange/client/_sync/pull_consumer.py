@@ -21,19 +21,21 @@ from downrange.checks import (
     check_count,
     check_name,
     check_text,
+    check_timeout,
     check_type,
     check_wait,
     iterated,
 )
 from downrange.client._sync.client_user import ClientUser
 from downrange.client.client_base import CLOSE_TIMEOUT, check_setting
+from downrange.client.consumer_stats import consumer_health, consumer_stats
 from downrange.client.flows.consuming.consumer_core import ConsumerCore
 from downrange.client.flows.consuming.offsets import check_start, group_offset
 from downrange.client.flows.consuming.poll_core import PollCore
 from downrange.client.flows.consuming.pull import EVERYTHING, Filter, by_sql, by_tags
 from downrange.client.flows.consuming.subscriptions import filter_of
 from downrange.client.flows.hooks import Hooks
-from downrange.client.flows.validation import check_group, check_queue, check_topic
+from downrange.client.flows.validation import check_consumer_group, check_queue, check_topic
 from downrange.errors import ClientClosed, ClientStateError, OptionError, RocketMQError
 from downrange.filters.sql import Sql
 from downrange.model import QueueId
@@ -45,6 +47,8 @@ if TYPE_CHECKING:
 
     from downrange.client._sync.client import Client
     from downrange.client.client_base import Servers
+    from downrange.client.consumer_stats import ConsumerHealth, ConsumerStats
+    from downrange.client.flows.consuming.group_member import GroupMember
     from downrange.client.flows.consuming.offsets import Start
     from downrange.model import QueueOffset, ReceivedMessage
     from downrange.options import TLS, ClientOptions, Credentials, Proxy
@@ -94,12 +98,14 @@ class PullConsumer(ClientUser):
         tls: TLS | None = None,
         proxy: Proxy | None = None,
     ) -> None:
-        check_group(group)
+        check_consumer_group(group)
         check_setting("options", options, PullOptions)
         self._group = group
         self._options = options or PullOptions()
         self._core: ConsumerCore | PollCore | None = None
         self._filters: dict[str, Filter] = {}
+        self._on_assigned: Callable[[list[QueueId]], object] | None = None
+        self._on_revoked: Callable[[list[QueueId]], object] | None = None
         super().__init__(
             servers,
             client_options=client_options,
@@ -126,18 +132,26 @@ class PullConsumer(ClientUser):
     def start(self) -> Self:
         """Start the consumer, and its own client; does nothing while it is running.
 
+        If it subscribed before, it joins its group. If that fails, the consumer is closed.
+
         Raises:
             ConnectFailed: No name server can be reached.
             ClientClosed: The consumer was closed.
+            RocketMQError: As `subscribe`.
         """
         if self._state == "closed":
             raise ClientClosed(repr(self))
+        self._client.start()  # raises in a forked process
         if self._state == "new":
-            self._client.start()
             self._core = self._make_core()
             self._state = "running"
-        else:
-            self._client.start()  # raises in a forked process
+            if self._filters:
+                try:
+                    _, deadline = self._deadline(None)
+                    self._join(self._filters, deadline)
+                except BaseException:
+                    self.close(0.0)
+                    raise
         return self
 
     def close(self, timeout: float = CLOSE_TIMEOUT) -> None:
@@ -150,15 +164,21 @@ class PullConsumer(ClientUser):
         """
         check_wait("timeout", timeout)
         core, is_running = self._core, self._client.state == "running"
+        error: BaseException | None = None
         if self._state == "running" and core is not None and is_running:
-            with suppress(ClientStateError):  # the client was closed meanwhile, or before a fork
-                if isinstance(core, PollCore):  # `on_revoked` may commit, so it is not closed yet
-                    self._client.run(core.exit(core.core.clock.now() + timeout))
-                else:
-                    self._client.step(core.close)
+            error = self._error_of(lambda: self._leave(core, timeout))
         self._state = "closed"
         if self._owns_client:
             self._client.close(timeout)
+        if error is not None:
+            raise error
+
+    def _leave(self, core: ConsumerCore | PollCore, timeout: float) -> None:
+        with suppress(ClientStateError):  # the client was closed meanwhile, or before a fork
+            if isinstance(core, PollCore):  # `on_revoked` may commit, so it is not closed yet
+                self._client.run(core.exit(core.core.clock.now() + timeout))
+            else:
+                self._client.step(core.close)
 
     # ---- assignment --------------------------------------------------------------------------
 
@@ -215,9 +235,9 @@ class PullConsumer(ClientUser):
     ) -> None:
         """Read a topic as a member of the group: the members divide its queues.
 
-        Call it again for further topics. Messages that a poll returned are done when the next poll
-        begins, or when they are committed. Where the group has no offset yet, it starts as
-        `PullOptions(start=…)` says.
+        Call it again for further topics. Before `start` it only notes the topic. Messages that a
+        poll returned are done when the next poll begins, or when they are committed. Where the
+        group has no offset yet, it starts as `PullOptions(start=…)` says.
 
         Args:
             topic: The topic.
@@ -233,13 +253,25 @@ class PullConsumer(ClientUser):
             InvalidSql, SqlNotSupported: A broker refuses the filter.
             RocketMQError: No name server answered.
         """
-        _, deadline = self._deadline(timeout)
         check_topic(topic)
         filters = self._filters | {topic: filter_of(tags)}
+        for name, function in (("on_assigned", on_assigned), ("on_revoked", on_revoked)):
+            if function is not None and not callable(function):
+                raise OptionError(f"{name}={function!r} cannot be called; give a function")
+        self._on_assigned = on_assigned or self._on_assigned
+        self._on_revoked = on_revoked or self._on_revoked
+        if self._state == "new":  # `start` joins the group
+            check_timeout(1.0 if timeout is None else timeout)
+        else:
+            _, deadline = self._deadline(timeout)
+            self._join(filters, deadline)
+        self._filters = filters
+
+    def _join(self, filters: dict[str, Filter], deadline: float) -> None:
+        """Join the group, or read other topics as its member."""
         is_new = not isinstance(self._core, PollCore)
         core = self._core if isinstance(self._core, PollCore) else self._make_member()
-        core.member.on_assigned = on_assigned or core.member.on_assigned
-        core.member.on_revoked = on_revoked or core.member.on_revoked
+        core.member.on_assigned, core.member.on_revoked = self._on_assigned, self._on_revoked
         if is_new:
             self._client.run(core.enter(filters, deadline))
             self._core = core
@@ -247,7 +279,6 @@ class PullConsumer(ClientUser):
                 self._client.spawn(flow)
         else:
             self._client.run(core.member.resubscribe(filters, deadline))
-        self._filters = filters
 
     def unsubscribe(self, topic: str, *, timeout: float | None = None) -> None:
         """Read a topic no more.
@@ -310,6 +341,40 @@ class PullConsumer(ClientUser):
     def queues(self) -> list[QueueId]:
         """Return the assigned queues."""
         return list(self._client.step(self._running_core().positions))
+
+    def assignment(self) -> list[QueueId]:
+        """Return the queues that it reads now: after `subscribe`, its share of the group's."""
+        core = self._running_core()
+        return self._client.step(
+            core.member.assigned if isinstance(core, PollCore) else lambda: list(core.positions())
+        )
+
+    def health(self) -> ConsumerHealth:
+        """Return whether a member of a group is well, and the state of each queue.
+
+        Raises:
+            OptionError: It has not subscribed; after `assign` see `failures`.
+        """
+        member = self._member("health")
+        return self._client.step(lambda: consumer_health(member))
+
+    def stats(self) -> ConsumerStats:
+        """Return the counters of a member of a group.
+
+        Raises:
+            OptionError: It has not subscribed; after `assign` see `position` and `lag`.
+        """
+        member = self._member("stats")
+        return self._client.step(lambda: consumer_stats(member))
+
+    def _member(self, what: str) -> GroupMember:
+        core = self._running_core()
+        if not isinstance(core, PollCore):
+            raise OptionError(
+                f"{what}() is about a member of a group: call subscribe() first; after assign() "
+                "there are failures(), position() and lag()"
+            )
+        return core.member
 
     # ---- reading -----------------------------------------------------------------------------
 

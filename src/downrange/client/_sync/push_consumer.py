@@ -13,9 +13,12 @@ Every method makes a flow, which the client runs.
 from __future__ import annotations
 
 import logging
-from contextlib import contextmanager
+from contextlib import (
+    contextmanager,
+    suppress,
+)
 from functools import partial
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, cast, overload
 
 from downrange.checks import check_wait
 from downrange.client._sync.client_user import ClientUser
@@ -32,7 +35,7 @@ from downrange.client.flows.consuming.subscriptions import (
 from downrange.client.flows.effects import Signal, Wait
 from downrange.client.flows.hooks import Hooks
 from downrange.client.flows.producing.request_reply import reply, reply_to
-from downrange.client.flows.validation import check_group, check_topic
+from downrange.client.flows.validation import check_consumer_group, check_topic
 from downrange.client.push_base import (
     DRAIN_TIMEOUT,
     LONG_WAIT,
@@ -57,7 +60,7 @@ if TYPE_CHECKING:
     from downrange.client.client_base import Servers
     from downrange.client.consumer_stats import ConsumerHealth, ConsumerStats
     from downrange.client.drivers.workers import ThreadWorkers
-    from downrange.client.flows.consuming.delivery_window import Delivery
+    from downrange.client.flows.consuming.delivery_window import Delivery, DeliveryWindow
     from downrange.client.flows.consuming.subscriptions import Subscribe
     from downrange.client.flows.effects import Flow
     from downrange.filters.sql import Sql
@@ -103,6 +106,37 @@ class PushConsumer(ClientUser):
         ```
     """
 
+    @overload
+    def __init__(
+        self,
+        servers: Client | Servers | None = None,
+        *,
+        group: str,
+        subscribe: Subscribe,
+        handler: Callable[[PushedMessage], object] | None = None,
+        options: ConsumerOptions | None = None,
+        client_options: ClientOptions | None = None,
+        credentials: Credentials | None = None,
+        tls: TLS | None = None,
+        proxy: Proxy | None = None,
+        hooks: Hooks | None = None,
+    ) -> None: ...
+    @overload
+    def __init__(
+        self,
+        servers: Client | Servers | None = None,
+        *,
+        group: str,
+        subscribe: Subscribe,
+        handler: Callable[[list[PushedMessage]], object]
+        | Callable[[list[ReceivedMessage]], object],
+        options: ConsumerOptions,
+        client_options: ClientOptions | None = None,
+        credentials: Credentials | None = None,
+        tls: TLS | None = None,
+        proxy: Proxy | None = None,
+        hooks: Hooks | None = None,
+    ) -> None: ...
     def __init__(
         self,
         servers: Client | Servers | None = None,
@@ -117,7 +151,7 @@ class PushConsumer(ClientUser):
         proxy: Proxy | None = None,
         hooks: Hooks | None = None,
     ) -> None:
-        check_group(group)
+        check_consumer_group(group)
         check_setting("options", options, ConsumerOptions)
         self._filters = filters_of(subscribe)
         check_not_empty(self._filters)
@@ -206,20 +240,24 @@ class PushConsumer(ClientUser):
                 "stop() in the handler, and close() after wait() has returned"
             )
         was_running, self._state = self._state == "running", "closed"
+        error: BaseException | None = None
         if was_running and core is not None and self._client.state == "running":
-            try:
-                self._leave(core, timeout)
-            except RocketMQError as error:
-                _log.warning("while closing %r: %s", self, error)
+            deadline = core.core.clock.now() + timeout
+            unfinished: list[DeliveryWindow] = []
+            error = self._error_of(lambda: self._leave(core, deadline, unfinished))
+            self._end_workers(core, deadline if unfinished else None)
         if self._owns_client:
             self._client.close()
+        if isinstance(error, RocketMQError):
+            _log.warning("while closing %r: %s", self, error)
+        elif error is not None:
+            raise error
 
-    def _leave(self, core: PushCore, timeout: float) -> None:
-        clock = core.core.clock
-        deadline = clock.now() + timeout
+    def _leave(self, core: PushCore, deadline: float, unfinished: list[DeliveryWindow]) -> None:
+        """Leave the group; add the windows whose handlers did not end in time."""
         self._client.step(self._stopped.fire)
         self._drop_last()
-        unfinished = self._client.run(core.exit(deadline))
+        unfinished += self._client.run(core.exit(deadline))
         for window in unfinished:
             _log.warning(
                 "%r was closed while %d messages of %s were handled; they are delivered again",
@@ -227,8 +265,14 @@ class PushConsumer(ClientUser):
                 len(window.running),
                 window.queue,
             )
+
+    def _end_workers(self, core: PushCore, deadline: float | None) -> None:
+        """End the workers, whatever failed before; None if no handler runs."""
+        with suppress(ClientStateError):  # the client was closed meanwhile
+            self._client.step(core.end_workers)
         if self._workers is not None:
-            self._workers.join(max(0.0, deadline - clock.now()) if unfinished else 1.0)
+            left = 1.0 if deadline is None else max(0.0, deadline - core.core.clock.now())
+            self._workers.join(left)
 
     def stop(self) -> None:
         """Let `wait` return and iteration end; may be called in a handler, and from any thread."""
@@ -266,14 +310,12 @@ class PushConsumer(ClientUser):
 
     # ---- at run time -------------------------------------------------------------------------
 
-    def subscribe(
-        self, topic: str, expression: str | Sql = "*", *, timeout: float | None = None
-    ) -> None:
+    def subscribe(self, topic: str, tags: str | Sql = "*", *, timeout: float | None = None) -> None:
         """Read another topic, or a topic with another filter.
 
         Args:
             topic: The topic.
-            expression: Tags such as "new || paid", or an `Sql`.
+            tags: Only messages with one of these tags, such as "new || paid"; or an `Sql`.
             timeout: For the whole call; the client's `call_timeout` unless given.
 
         Raises:
@@ -282,7 +324,7 @@ class PushConsumer(ClientUser):
             RocketMQError: No name server answered.
         """
         check_topic(topic)
-        self._resubscribe(self._filters | {topic: filter_of(expression)}, timeout)
+        self._resubscribe(self._filters | {topic: filter_of(tags)}, timeout)
 
     def unsubscribe(self, topic: str, *, timeout: float | None = None) -> None:
         """Read a topic no more; running handlers end, and the offsets are committed.
@@ -297,7 +339,8 @@ class PushConsumer(ClientUser):
         if topic not in self._filters:
             raise OptionError(f"{topic!r} is not subscribed; {sorted(self._filters)} are")
         filters = {name: each for name, each in self._filters.items() if name != topic}
-        check_not_empty(filters)
+        if not filters:
+            raise OptionError(f"{topic!r} is the only topic; pause() or close() the consumer")
         self._resubscribe(filters, timeout)
 
     def _resubscribe(self, filters: dict[str, Any], timeout: float | None) -> None:
@@ -373,7 +416,7 @@ class PushConsumer(ClientUser):
 
     # ---- iteration ---------------------------------------------------------------------------
 
-    def __iter__(self) -> Iterator[ReceivedMessage]:
+    def __iter__(self) -> Iterator[PushedMessage]:
         """Iterate over messages; each is done when the next one is asked for.
 
         For several at a time use `processing`.
@@ -385,7 +428,7 @@ class PushConsumer(ClientUser):
             raise OptionError(f"{self!r} has a handler, which gets the messages")
         return self
 
-    def __next__(self) -> ReceivedMessage:
+    def __next__(self) -> PushedMessage:
         """Return the next message; the one before is done."""
         core = self._running_core()
         self._finish_last()
@@ -395,9 +438,9 @@ class PushConsumer(ClientUser):
         if delivery is None:
             raise StopIteration
         self._last = delivery
-        return delivery.messages[0]
+        return _message_of(delivery)
 
-    def processing(self, message: ReceivedMessage) -> AbstractContextManager[ReceivedMessage]:
+    def processing(self, message: ReceivedMessage) -> AbstractContextManager[PushedMessage]:
         """Return a block in which a message is handled, while others are asked for.
 
         It is done when the block ends, and delivered again if the block raises: `Retry` and
@@ -413,13 +456,17 @@ class PushConsumer(ClientUser):
         return self._processing(self._running_core(), self._take_last(message))
 
     @contextmanager
-    def _processing(self, core: PushCore, delivery: Delivery) -> Generator[ReceivedMessage]:
+    def _processing(self, core: PushCore, delivery: Delivery) -> Generator[PushedMessage]:
         try:
-            yield delivery.messages[0]
+            yield _message_of(delivery)
         except Exception as error:
-            self._client.run(core.fail(delivery, error))
+            self._client.run(core.fail_to_its_end(delivery, error))
             if not core.is_signal(error):
                 raise
+        except BaseException as error:  # cancelled, or interrupted: nothing can be waited for
+            with suppress(ClientStateError):
+                self._client.spawn(core.fail(delivery, error))
+            raise
         else:
             self._client.step(lambda: core.finish(delivery))
 
@@ -467,6 +514,11 @@ class PushConsumer(ClientUser):
         self._client_core()
         assert self._core is not None
         return self._core
+
+
+def _message_of(delivery: Delivery) -> PushedMessage:
+    """Return the message of a delivery; `_make_core` says that it is of this class."""
+    return cast("PushedMessage", delivery.messages[0])
 
 
 def _wait(signal: Signal, deadline: float) -> Flow[bool]:

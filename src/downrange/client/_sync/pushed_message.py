@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
     from downrange.client._sync.push_consumer import PushConsumer
-    from downrange.model import ReceivedMessage, SendReceipt
+    from downrange.model import SendReceipt
 
 
 class PushedMessage(ConsumedMessage):
@@ -45,6 +45,6 @@ class PushedMessage(ConsumedMessage):
             self, body, tags=tags, keys=keys, properties=properties, timeout=timeout
         )
 
-    def processing(self) -> AbstractContextManager[ReceivedMessage]:
+    def processing(self) -> AbstractContextManager[PushedMessage]:
         """Return a block in which the message is handled; see `PushConsumer.processing`."""
         return self._consumer.processing(self)

@@ -21,7 +21,7 @@ from downrange.client._sync.popped_message import PoppedMessage
 from downrange.client.client_base import check_setting
 from downrange.client.flows.consuming.pull import by_sql, by_tags
 from downrange.client.flows.consuming.simple_core import SimpleCore
-from downrange.client.flows.validation import check_group
+from downrange.client.flows.validation import check_consumer_group
 from downrange.client.popped_base import deliveries_of, report_renewal, report_source
 from downrange.errors import AcksFailed, ClientClosed, ClientStateError
 from downrange.filters.sql import Sql
@@ -83,7 +83,7 @@ class SimpleConsumer(ClientUser):
         tls: TLS | None = None,
         proxy: Proxy | None = None,
     ) -> None:
-        check_group(group)
+        check_consumer_group(group)
         check_setting("options", options, SimpleOptions)
         self._group = group
         self._subscribed = _filters_of(subscribe)
@@ -151,15 +151,22 @@ class SimpleConsumer(ClientUser):
         """
         check_wait("timeout", timeout)
         was_running, self._state = self._state == "running", "closed"
-        core = self._core
+        core, error = self._core, None
         if was_running and core is not None:
+            error = self._error_of(lambda: self._leave(core, timeout))
+        if self._owns_client:
+            self._client.close(timeout)
+        if error is not None:
+            raise error
+
+    def _leave(self, core: SimpleCore, timeout: float) -> None:
+        try:
             with suppress(ClientStateError):  # the client was closed before, or in a fork
                 left = self._client.run(core.close(core.core.clock.now() + timeout))
                 if left:
                     _log.warning("%r was closed while %d blocks handle a message", self, left)
+        finally:
             core.is_closed = True
-        if self._owns_client:
-            self._client.close(timeout)
 
     # ---- subscriptions -----------------------------------------------------------------------
 

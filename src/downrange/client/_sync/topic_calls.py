@@ -150,6 +150,7 @@ class TopicCalls(ClientUser):
         message_id: str,
         *,
         since: datetime | None = None,
+        decode_body: bool = True,
         timeout: float | None = None,
     ) -> ReceivedMessage:
         """Find a message by one of its ids.
@@ -158,6 +159,8 @@ class TopicCalls(ClientUser):
             topic: The topic of the message.
             message_id: The `message_id` or the `offset_id` of its receipt.
             since: For a `message_id`, how far back to search; three days unless given.
+            decode_body: Whether to decompress the body. If not, `compression` of the message names
+                how it is compressed.
             timeout: For the whole call.
 
         Raises:
@@ -166,7 +169,9 @@ class TopicCalls(ClientUser):
             RocketMQError: A broker did not answer.
         """
         core, deadline = self._deadline(timeout)
-        flow = messages.view_message(core, topic, message_id, since=since, deadline=deadline)
+        flow = messages.view_message(
+            core, topic, message_id, since=since, decode_body=decode_body, deadline=deadline
+        )
         return self._client.run(flow)
 
     def query_messages(

@@ -2,6 +2,7 @@
 
 aio.py             the driver: owns connections and background flows
 flow_task.py       steps a flow and performs its effects
+awaited_send.py    runs a plain send without a flow
 aio_connection.py  writes requests, resumes the tasks whose replies arrive
 deadlines.py       the one timer of all waits
 """
@@ -16,11 +17,14 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 from downrange.busy_poll import BusyPoll
 from downrange.client.drivers.aio_connection import Connection
+from downrange.client.drivers.awaited_send import AwaitedBatch, AwaitedSend
 from downrange.client.drivers.deadlines import Deadlines
-from downrange.client.drivers.flow_task import AwaitedTask, FlowTask, Scheduler
+from downrange.client.drivers.flow_task import AwaitedTask, FlowTask, Scheduler, wait_here
 from downrange.client.drivers.fork_guard import ForkGuard
 from downrange.client.drivers.workers import AioWorkers
-from downrange.client.flows.effects import UserCall
+from downrange.client.flows.effects import UserCall, Wait
+from downrange.client.flows.producing.gathered_send import GatheredSend
+from downrange.client.flows.producing.plain_send import PlainSend
 from downrange.client.flows.routing.membership import heartbeat_on_connect
 from downrange.client.flows.routing.queue_picker import RoundRobin
 from downrange.errors import ClientClosed, ForkedClient, RocketMQError, WrongEventLoop
@@ -33,6 +37,7 @@ if TYPE_CHECKING:
     from downrange.client.drivers.dialer import Dialer
     from downrange.client.flows.client_core import ClientCore
     from downrange.client.flows.effects import Effect, Flow
+    from downrange.model import SendReceipt
     from downrange.wire.command import Command
 
 _log = logging.getLogger("downrange.drivers")
@@ -95,6 +100,7 @@ class AioDriver:
         self._tidying: asyncio.TimerHandle | None = None
         self._fork_guard = ForkGuard()
         self._thread = threading.current_thread().name
+        self._thread_id = threading.get_ident()
 
     # ---- life cycle --------------------------------------------------------------------------
 
@@ -179,6 +185,43 @@ class AioDriver:
             task.cancel()
             raise
 
+    async def run_send(self, send: PlainSend | GatheredSend) -> SendReceipt:
+        """Run a send: without a flow as long as all is well.
+
+        Raises:
+            As `run`.
+        """
+        scheduler, loop = self.scheduler, self.loop
+        if scheduler.is_closed or self._fork_guard.is_forked:
+            raise self._unusable()
+        # A thread runs one loop at a time; to ask asyncio for it costs a system call.
+        if threading.get_ident() != self._thread_id or not loop.is_running():
+            self.check_loop()
+        with self.lock:
+            is_direct = send.begin()
+        if not is_direct:
+            return await self.run(send.flow())
+        future: asyncio.Future[SendReceipt] = loop.create_future()
+        if type(send) is GatheredSend:
+            send.future, batch = future, send.batch
+            assert batch is not None, "it has begun"
+            gathered: AwaitedBatch = batch.watch or AwaitedBatch(scheduler, batch)
+            if send.deadline < gathered.deadline:
+                gathered.watch(send)
+            try:
+                return await future
+            except asyncio.CancelledError:
+                gathered.cancel(send)
+                raise
+        assert type(send) is PlainSend
+        awaited = AwaitedSend(scheduler, send, future, send.started, send.deadline)
+        awaited.start()
+        try:
+            return await future
+        except asyncio.CancelledError:
+            awaited.cancel()
+            raise
+
     async def run_here(self, flow: Flow[ResultT]) -> ResultT:
         """Run a flow to its end in this task: functions of the user run in it, too.
 
@@ -201,7 +244,10 @@ class AioDriver:
                             await asyncio.sleep(0)
                             turn_ends = now() + _TURN
                     else:
-                        answer = await self.run(_performing(effect))
+                        if type(effect) is Wait:
+                            answer = await wait_here(self.scheduler, effect)
+                        else:
+                            answer = await self.run(_performing(effect))
                         turn_ends = now() + _TURN
                 except BaseException as error:
                     with lock:

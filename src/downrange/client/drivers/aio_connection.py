@@ -11,6 +11,7 @@ import logging
 from copy import copy
 from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 
+from downrange.client.drivers.awaited_send import resume_together
 from downrange.errors import CallTimeout, ConnectionLost, RocketMQError
 from downrange.wire.codes import HeaderCodec
 from downrange.wire.link import Link, LinkBroken, ReplyArrived, RequestArrived
@@ -19,13 +20,19 @@ if TYPE_CHECKING:
     from downrange.busy_poll import BusyPoll
     from downrange.client.drivers.deadlines import Deadlines
     from downrange.client.drivers.dialer import Dialer
+    from downrange.client.drivers.flow_task import Scheduler
+    from downrange.client.flows.client_core import ClientCore
     from downrange.client.flows.effects import Call, Clock
     from downrange.options import ClientOptions
     from downrange.wire.command import Command
+    from downrange.wire.send_commands import SendCommand
 
 _log = logging.getLogger("downrange.drivers")
 #: A late call is found at most this many seconds after its deadline: one sweep finds several.
 _SWEEP_DELAY: Final = 0.005
+#: A sweep that begins so many seconds late follows a stall of this process: replies may wait in the
+#: socket. They are read first, for at most `_SILENCE`.
+_STALL: Final = 0.1
 #: A connection is closed when a call is late and nothing has arrived for so many seconds: the peer
 #: may be gone without a FIN, which the system reports only after a quarter of an hour.
 _SILENCE: Final = 1.0
@@ -58,11 +65,13 @@ class Caller(Protocol):
 class ConnectionOwner(Protocol):
     """The driver of connections, as a connection sees it."""
 
+    core: ClientCore
     loop: asyncio.AbstractEventLoop
     clock: Clock
     dialer: Dialer
     deadlines: Deadlines
     options: ClientOptions
+    scheduler: Scheduler
     busy_poll: BusyPoll | None
 
     def on_connect(self, connection: Connection) -> None:
@@ -99,6 +108,8 @@ class Connection(asyncio.Protocol):
         options = owner.options
         codec = HeaderCodec.BINARY if options.header_codec == "binary" else HeaderCodec.JSON
         self._link: Link[Caller] = Link(codec=codec, in_flight_max=options.in_flight_max)
+        #: Replies to sends are not looked at by hooks, so they may have their short form.
+        self._reads_answers = owner.core.is_plain
         self._transport: asyncio.Transport | None = None
         self._is_lost = False
         self._unsent: list[bytes] = []
@@ -143,15 +154,18 @@ class Connection(asyncio.Protocol):
             LinkError: Too many requests are in flight.
             WireError: The command cannot be encoded.
         """
-        command, deadline = call.command, call.deadline
+        caller.deadline = call.deadline
+        caller.called_at = self._clock.now()
+        self.request(caller, call.command)
+
+    def request(self, caller: Caller, command: Command | SendCommand) -> None:
+        """Send a request of a caller that has set `deadline` and `called_at`; see `call`."""
         self._write(self._link.request(command, caller))
-        now = caller.called_at = self._clock.now()
-        if self._silent_since is None:
-            self._silent_since = now
-        caller.deadline = deadline
         caller.connection, caller.request_id = self, command.request_id
-        if deadline < self._earliest:
-            self._sweep_after(deadline)
+        if self._silent_since is None:
+            self._silent_since = caller.called_at
+        if caller.deadline < self._earliest:
+            self._sweep_after(caller.deadline)
 
     def abandon(self, request_id: int) -> None:
         """Forget a request whose caller was cancelled."""
@@ -225,7 +239,13 @@ class Connection(asyncio.Protocol):
         self._silent_since = None
         if self._busy_poll is not None:
             self._busy_poll.on_read()
-        for event in self._link.receive(data):
+        link = self._link
+        if self._reads_answers:
+            resume_together(self._owner.scheduler, link.receive_answers(data))
+            if not link.has_rest:
+                return
+            data = b""
+        for event in link.receive(data):
             if type(event) is ReplyArrived:
                 event.waiter.resume(event.command)
             elif type(event) is RequestArrived:
@@ -302,6 +322,28 @@ class Connection(asyncio.Protocol):
         self._owner.deadlines.add(self)
 
     def on_deadline(self) -> None:
+        """Find the calls that are late; after a stall of this process read first, then judge."""
+        now = self._clock.now()
+        if now - self.deadline > _STALL:
+            self._read_first(now + _SILENCE)
+        else:
+            self._sweep()
+
+    def _read_first(self, until: float) -> None:
+        if self._silent_since is None:
+            self._silent_since = self._clock.now()
+        # Two turns: the first one begins before the loop looks at its sockets.
+        loop = self._owner.loop
+        loop.call_soon(loop.call_soon, self._sweep_when_read, self._silent_since, until)
+
+    def _sweep_when_read(self, silent_since: float, until: float) -> None:
+        """Sweep if the last turn has read nothing; else there may be more."""
+        if self._silent_since == silent_since or self._clock.now() >= until:
+            self._sweep()
+        else:
+            self._read_first(until)
+
+    def _sweep(self) -> None:
         """Resume the callers that are late with an error; set the deadline of the next sweep."""
         now = self._clock.now()
         earliest = _NEVER

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from downrange.client.flows.effects import Call, Clock
     from downrange.options import ClientOptions
     from downrange.wire.command import Command
+    from downrange.wire.send_answers import StoredAnswer
 
 _log = logging.getLogger("downrange.drivers")
 _READ_BYTES: Final = 65_536
@@ -42,7 +43,10 @@ class BlockingConnection:
     The socket is non-blocking: with a timeout, Python makes two system calls per operation.
     """
 
-    __slots__ = ("_busy_wait", "_clock", "_link", "_poll", "_socket", "address", "used_at")
+    __slots__ = (
+        *("_busy_wait", "_clock", "_link", "_poll", "_reads_answers", "_socket"),
+        *("address", "used_at"),
+    )
 
     def __init__(
         self,
@@ -51,11 +55,13 @@ class BlockingConnection:
         clock: Clock,
         codec: HeaderCodec,
         busy_poll: float = 0.0,
+        reads_answers: bool = False,
     ) -> None:
         self.address = address
         self.used_at = clock.now()
         self._clock = clock
         self._socket = connected
+        self._reads_answers = reads_answers
         self._busy_wait = BusyWait(busy_poll) if busy_poll > 0 else None
         self._link: Link[None] = Link(codec=codec)
         self._poll = select.poll()
@@ -66,7 +72,7 @@ class BlockingConnection:
         """Return whether the connection is open and has no unread data."""
         return not self._poll.poll(0)
 
-    def call(self, call: Call) -> Command | None:
+    def call(self, call: Call) -> Command | StoredAnswer | None:
         """Send a request and return its reply; None for a one-way request.
 
         Raises:
@@ -85,6 +91,10 @@ class BlockingConnection:
                 received = self._read(deadline)
                 if not received:
                     raise ConnectionLost(self.address, "the server closed the connection")
+                if self._reads_answers:
+                    for _, answer in link.receive_answers(received):
+                        return answer
+                    received = b""
                 for event in link.receive(received):
                     if type(event) is ReplyArrived:
                         return event.command
@@ -185,15 +195,30 @@ class TlsConnection(BlockingConnection):
 
 
 class BlockingConnections:
-    """The connections of all threads: which are free, and how many there are to each server."""
+    """The connections of all threads: which are free, and how many there are to each server.
 
-    def __init__(self, dialer: Dialer, options: ClientOptions, clock: Clock) -> None:
+    Args:
+        dialer: Opens connections.
+        options: Limits and timeouts.
+        clock: The time.
+        reads_answers: Whether replies to sends may have their short form.
+    """
+
+    def __init__(
+        self,
+        dialer: Dialer,
+        options: ClientOptions,
+        clock: Clock,
+        *,
+        reads_answers: bool = False,
+    ) -> None:
         self._dialer = dialer
         self._clock = clock
         self._per_address_max = options.sync_connections_max
         self._idle_timeout = options.idle_timeout
         self._codec = HeaderCodec.BINARY if options.header_codec == "binary" else HeaderCodec.JSON
         self._busy_poll = options.busy_poll
+        self._reads_answers = reads_answers
         self._lock = threading.Lock()
         self._free: dict[str, list[BlockingConnection]] = {}
         self._used: set[BlockingConnection] = set()
@@ -202,7 +227,7 @@ class BlockingConnections:
         self._crowded_until: dict[str, float] = {}
         self._is_closed = False
 
-    def call(self, call: Call, *, is_limited: bool = True) -> Command | None:
+    def call(self, call: Call, *, is_limited: bool = True) -> Command | StoredAnswer | None:
         """Make a call on a free connection, or on a new one.
 
         Args:
@@ -289,7 +314,9 @@ class BlockingConnections:
             raise
         _log.debug("connected to %s", address)
         kind = TlsConnection if isinstance(connected, ssl.SSLSocket) else BlockingConnection
-        connection = kind(address, connected, self._clock, self._codec, self._busy_poll)
+        connection = kind(
+            address, connected, self._clock, self._codec, self._busy_poll, self._reads_answers
+        )
         with self._lock:
             self._used.add(connection)
             if self._is_closed:

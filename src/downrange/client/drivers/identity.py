@@ -21,8 +21,6 @@ from typing import TYPE_CHECKING, Final
 from downrange.wire.ids import UniqueIdMaker
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from downrange.options import ClientOptions
 
 _LOOPBACK: Final = "127.0.0.1"
@@ -127,10 +125,15 @@ def _salt() -> int:
     return int.from_bytes(os.urandom(4), "big")
 
 
-def _addresses_of_interfaces() -> Iterator[str]:
-    """Yield the IPv4 addresses of this machine's interfaces, in their order; on Linux only."""
+def _addresses_of_interfaces() -> list[str]:
+    """Return the IPv4 addresses of this machine's interfaces, in their order; on Linux only.
+
+    This is no generator: one that is left early is closed by Python's finalizer, which drops what a
+    signal handler raises meanwhile, such as KeyboardInterrupt.
+    """
+    addresses: list[str] = []
     if sys.platform != "linux":
-        return
+        return addresses
     import fcntl
 
     with closing(socket.socket(socket.AF_INET, socket.SOCK_DGRAM)) as asking:
@@ -140,7 +143,8 @@ def _addresses_of_interfaces() -> Iterator[str]:
                 answer = fcntl.ioctl(asking.fileno(), _SIOCGIFADDR, request)
             except OSError:  # this interface has no address
                 continue
-            yield socket.inet_ntoa(answer[_ADDRESS_IN_ANSWER])
+            addresses.append(socket.inet_ntoa(answer[_ADDRESS_IN_ANSWER]))
+    return addresses
 
 
 def _address_towards_internet() -> str | None:

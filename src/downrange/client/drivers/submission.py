@@ -10,13 +10,17 @@ from __future__ import annotations
 from concurrent.futures import Future, InvalidStateError
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
+from downrange.client.drivers.awaited_send import AwaitedSend
 from downrange.client.drivers.flow_task import FlowTask
 from downrange.client.flows.hooks import name_of
+from downrange.errors import ClientClosed
 
 if TYPE_CHECKING:
     from collections import deque
     from collections.abc import Callable
 
+    from downrange.client.flows.effects import Flow
+    from downrange.model import SendReceipt
 
 ResultT = TypeVar("ResultT")
 
@@ -29,7 +33,7 @@ class Engine(Protocol):
         unstarted: One entry for each submission that was not admitted and has not started.
     """
 
-    submissions: set[Submission]
+    submissions: set[Submission | SubmittedSend]
     unstarted: deque[None]
 
     def on_engine(self, function: Callable[[], None]) -> None:
@@ -86,15 +90,74 @@ class Submission(FlowTask, eq=False, kw_only=True):
     def finish(self, result: Any, error: BaseException | None) -> None:
         """Set the result or the error of the future, unless it was cancelled."""
         self.engine.submissions.discard(self)
-        try:
-            if error is None:
-                self.future.set_result(result)
-            else:
-                self.future.set_exception(error)
-        except InvalidStateError:
-            pass
-        if isinstance(self.future, CallbackFuture):
-            self.future.submission = None  # breaks the reference cycle of the two
+        _set_outcome(self.future, result, error)
+
+
+class SubmittedSend(AwaitedSend, eq=False, kw_only=True):
+    """A plain send on the engine, with a future; without a flow as long as all is well.
+
+    Its methods are called on the engine's thread.
+
+    Attributes:
+        engine: The driver that it runs on.
+    """
+
+    engine: Engine
+
+    def begin(self) -> None:
+        """Make the call, or run the flow, unless the future was cancelled before."""
+        engine, send = self.engine, self.send
+        engine.unstarted.popleft()
+        if self.future.cancelled():
+            return
+        engine.submissions.add(self)
+        if self.scheduler.is_closed:
+            self.finish(None, ClientClosed("the client"))
+            return
+        with self.scheduler.lock:
+            is_direct = send.begin()
+        if is_direct:
+            self.called_at = send.started
+            self.start()
+        else:
+            self.go_on(send.flow())
+
+    def complete(self, receipt: SendReceipt) -> None:
+        """Set the result of the future."""
+        self.finish(receipt, None)
+
+    def go_on(self, flow: Flow[SendReceipt]) -> None:
+        """Run the flow that takes over."""
+        self.task = FlowTask(self.scheduler, flow, self.finish)
+        self.task.resume()
+
+    def give_up(self) -> None:
+        """End the send; does nothing when it has ended."""
+        if self in self.engine.submissions:
+            self.engine.submissions.discard(self)
+            self.cancel()
+
+    def fail(self, error: BaseException) -> None:
+        """End the send, and set the error of the future."""
+        self.give_up()
+        self.finish(None, error)
+
+    def finish(self, result: Any, error: BaseException | None) -> None:
+        """Set the result or the error of the future, unless it was cancelled."""
+        self.engine.submissions.discard(self)
+        _set_outcome(self.future, result, error)
+
+
+def _set_outcome(future: Any, result: Any, error: BaseException | None) -> None:
+    try:
+        if error is None:
+            future.set_result(result)
+        else:
+            future.set_exception(error)
+    except InvalidStateError:
+        pass
+    if isinstance(future, CallbackFuture):
+        future.submission = None  # breaks the reference cycle of the two
 
 
 class CallbackFuture(Future[ResultT]):
@@ -107,7 +170,7 @@ class CallbackFuture(Future[ResultT]):
     def __init__(self, engine: Engine) -> None:
         super().__init__()
         self._engine = engine
-        self.submission: Submission | None = None
+        self.submission: Submission | SubmittedSend | None = None
 
     def add_done_callback(self, fn: Callable[[Future[ResultT]], object]) -> None:
         """Have a function called with this future when it is done, in a thread of the pool."""

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 from downrange.client.drivers.aio import AioDriver
 from downrange.client.drivers.blocking import BlockingConnections, NoneFree
 from downrange.client.drivers.fork_guard import ForkGuard
-from downrange.client.drivers.submission import CallbackFuture, Submission
+from downrange.client.drivers.submission import CallbackFuture, Submission, SubmittedSend
 from downrange.client.drivers.workers import ThreadWorkers
 from downrange.client.flows.effects import (
     Call,
@@ -38,6 +38,7 @@ from downrange.client.flows.effects import (
     Wait,
 )
 from downrange.client.flows.notices import UserCodeFailed
+from downrange.client.flows.producing.gathered_send import GatheredSend
 from downrange.client.flows.routing.queue_picker import RoundRobin
 from downrange.errors import ClientClosed, ForkedClient, RocketMQError
 
@@ -47,6 +48,8 @@ if TYPE_CHECKING:
     from downrange.client.drivers.aio_connection import Connection
     from downrange.client.drivers.dialer import Dialer
     from downrange.client.flows.client_core import ClientCore
+    from downrange.client.flows.producing.plain_send import PlainSend
+    from downrange.model import SendReceipt
 
 _log = logging.getLogger("downrange.client")
 ResultT = TypeVar("ResultT")
@@ -71,11 +74,13 @@ class ThreadDriver:
         self._clock = core.clock
         self._lock = threading.Lock()
         self._dialer = dialer
-        self._connections = BlockingConnections(dialer, core.options, core.clock)
+        self._connections = BlockingConnections(
+            dialer, core.options, core.clock, reads_answers=core.is_plain
+        )
         self._round_robins = threading.local()
         self._fork_guard = ForkGuard()
         self._inbox: deque[Callable[[], None]] = deque()
-        self.submissions: set[Submission] = set()
+        self.submissions: set[Submission | SubmittedSend] = set()
         #: One entry for each submitted flow that the engine has not started, and so has no room
         #: yet. A deque, because threads may append and the engine may pop without a lock.
         self.unstarted: deque[None] = deque()
@@ -193,6 +198,9 @@ class ThreadDriver:
             BaseException: The error of the flow.
         """
         self._check()
+        return self._step_through(flow)
+
+    def _step_through(self, flow: Flow[ResultT]) -> ResultT:
         lock, perform = self._lock, self._perform
         try:
             with lock:
@@ -208,6 +216,36 @@ class ThreadDriver:
                         effect = flow.send(answer)
         except StopIteration as finished:
             return cast("ResultT", finished.value)
+
+    def run_send(self, send: PlainSend | GatheredSend) -> SendReceipt:
+        """Run a send in this thread: a plain one without a flow as long as all is well.
+
+        Raises:
+            As `run`.
+        """
+        self._check()
+        if isinstance(send, GatheredSend):  # a thread waits for its batch either way
+            return self._step_through(send.flow())
+        lock = self._lock
+        with lock:
+            is_direct = send.begin()
+        if not is_direct:
+            return self._step_through(send.flow())
+        outcome: Any
+        try:
+            outcome = self._perform(Call(send.address, send.command(), send.deadline))
+        except RocketMQError as error:
+            outcome = error
+        except BaseException:
+            with lock:
+                send.leave()
+            raise
+        else:
+            with lock:
+                receipt = send.receipt_for(outcome)
+            if receipt is not None:
+                return receipt
+        return self._step_through(send.flow_after(outcome))
 
     def submit(
         self,
@@ -245,6 +283,22 @@ class ThreadDriver:
         except ClientClosed:
             submission.close_flow()  # gives its room back
             raise
+        return future
+
+    def submit_send(self, send: PlainSend) -> Future[SendReceipt]:
+        """Run a plain send on the engine; return the future of its receipt, as `submit`.
+
+        Raises:
+            ClientClosed, ForkedClient: The driver cannot be used any more.
+        """
+        self._check()
+        future: CallbackFuture[SendReceipt] = CallbackFuture(self)
+        submitted = SubmittedSend(
+            self.engine.scheduler, send, future, 0.0, send.deadline, engine=self
+        )
+        future.submission = submitted
+        self.unstarted.append(None)
+        self.on_engine(submitted.begin)
         return future
 
     def _admit(self, submission: Submission, flow: Flow[Any], admitted: Signal) -> bool:

@@ -11,7 +11,15 @@ from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
-from downrange.client.flows.effects import Call, Clock, Flow, Pause, Randomness, UserCall
+from downrange.client.flows.effects import (
+    Call,
+    Clock,
+    Flow,
+    Pause,
+    Randomness,
+    Signal,
+    UserCall,
+)
 from downrange.client.flows.hooks import run_observers
 from downrange.client.flows.notices import NOTICES_MAX, RouteChanged, UserCodeFailed
 from downrange.client.flows.routing.health import BrokerHealth, tolerance_of
@@ -121,6 +129,8 @@ class ClientCore:
         self.consumers: dict[str, RegisteredConsumer] = {}
         #: Addresses of brokers whose last heartbeat named all of today's groups.
         self.registered: set[str] = set()
+        #: Broker, group and topic -> fires when the first commit of an offset has its answer.
+        self.first_commits: dict[tuple[str, str, str], Signal] = {}
         self.timers: dict[str, TimerFacts] = {}
         #: Request code -> the flow that answers it when a broker sends it.
         self.handlers: dict[int, Callable[[str, Command], Flow[Command | None]]] = {}

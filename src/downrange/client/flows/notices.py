@@ -229,6 +229,75 @@ class SubscriptionsDiffer(msgspec.Struct, frozen=True):
     ours: dict[str, str]
     theirs: dict[str, str]
 
+    @property
+    def text(self) -> str:
+        """What is wrong, with both subscriptions."""
+        return (
+            "members subscribe to different things, so messages are missed. This member: "
+            f"{_listed(self.ours)}. The broker has, from another member: {_listed(self.theirs)}. "
+            "Give all members the same subscriptions, or groups of their own"
+        )
+
+
+def _listed(subscriptions: dict[str, str]) -> str:
+    return ", ".join(f"{topic} {text!r}" for topic, text in sorted(subscriptions.items())) or "none"
+
+
+class TopicUnread(msgspec.Struct, frozen=True):
+    """A topic that was subscribed has no queues to read.
+
+    Attributes:
+        group: The group.
+        topic: The topic.
+        problem: Why; it follows the name of the topic.
+        next_step: What to do, a sentence without its full stop.
+    """
+
+    group: str
+    topic: str
+    problem: str
+    next_step: str
+
+
+class SharesMissing(msgspec.Struct, frozen=True):
+    """The queues of a topic cannot be divided, so that this member gets no new ones.
+
+    Attributes:
+        group: The group.
+        topic: The topic; others with the same reason have no notice of their own.
+        reason: Why.
+        error: What the strategy of the user raised; None if it is not the cause.
+    """
+
+    group: str
+    topic: str
+    reason: str
+    error: Exception | None = None
+
+
+class SharesFound(msgspec.Struct, frozen=True):
+    """The queues of all topics can be divided again.
+
+    Attributes:
+        group: The group.
+    """
+
+    group: str
+
+
+class ClientIdTaken(msgspec.Struct, frozen=True):
+    """Another client of the group has the same id, so some queues are read twice or never.
+
+    Attributes:
+        group: The group.
+        client_id: The id.
+        addresses: The connections that have it, as the broker sees them.
+    """
+
+    group: str
+    client_id: str
+    addresses: tuple[str, ...]
+
 
 ConsumerNotice: TypeAlias = (
     AssignmentChanged
@@ -240,6 +309,10 @@ ConsumerNotice: TypeAlias = (
     | HandlerFailed
     | HandlerStuck
     | SubscriptionsDiffer
+    | ClientIdTaken
+    | TopicUnread
+    | SharesMissing
+    | SharesFound
 )
 Notice: TypeAlias = (
     AttemptFailed

@@ -18,7 +18,9 @@ from downrange.wire.limits import GROUP_BYTES_MAX, INT32_MAX, TOPIC_BYTES_MAX
 from downrange.wire.properties import PropertyKey
 from downrange.wire.system_names import (
     CLIENT_FORBIDDEN_TOPICS,
+    DEFAULT_CONSUMER_GROUP,
     DEFAULT_PRODUCER_GROUP,
+    GROUP_TOPIC_PREFIXES,
     LEGAL_NAME,
     RETRY_PREFIX,
 )
@@ -94,7 +96,26 @@ def check_producer_group(group: str) -> None:
         OptionError: Says what is wrong with it.
     """
     check_group(group)
-    if group == DEFAULT_PRODUCER_GROUP:
+    _check_own_name(group, DEFAULT_PRODUCER_GROUP)
+
+
+def check_consumer_group(group: str) -> None:
+    """Check the name of a consumer's group.
+
+    Raises:
+        OptionError: Says what is wrong with it.
+    """
+    check_group(group)
+    _check_own_name(group, DEFAULT_CONSUMER_GROUP)
+    if group.startswith(GROUP_TOPIC_PREFIXES):
+        raise OptionError(
+            f"{group!r} is the name of a topic of a group; give the group, and subscribe to the "
+            "topic"
+        )
+
+
+def _check_own_name(group: str, placeholder: str) -> None:
+    if group == placeholder:
         raise OptionError(
             f"group {group!r} is Java's placeholder for a missing name; give your own name"
         )
@@ -113,7 +134,7 @@ def check_message(message: Message, body_bytes_max: int, namespace: str | None =
     """
     if message.__class__ is not Message:
         check_is_message(message)
-    _check_target(message.topic, namespace)
+    check_target_topic(message.topic, namespace)
     if not 0 < len(message.body) <= body_bytes_max:
         raise invalid(message, _body_problem(message, body_bytes_max))
     if message.properties:
@@ -221,7 +242,12 @@ def _is_valid(message: Message, body_bytes_max: int, namespace: str | None) -> b
 
 
 @lru_cache(_REMEMBERED_MAX)  # errors are not cached, so they are raised each time
-def _check_target(topic: str, namespace: str | None) -> None:
+def check_target_topic(topic: str, namespace: str | None) -> None:
+    """Check the topic of a message, without the namespace; the result is cached.
+
+    Raises:
+        InvalidMessage: Says what is wrong with it.
+    """
     whole = with_namespace(topic, namespace)
     problem = _name_problem("topic", whole, TOPIC_BYTES_MAX)
     if whole in CLIENT_FORBIDDEN_TOPICS:

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 #: Returns the reply to a request; None for no reply.
 Serve: TypeAlias = Callable[["Peer", Command], Command | None]
 #: Longer than anything here takes.
-PATIENCE = 5.0
+PATIENCE = 60.0
 
 
 def agree(_: Peer, command: Command) -> Command:

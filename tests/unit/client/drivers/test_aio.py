@@ -72,8 +72,7 @@ def test_errors_in_the_background_are_logged_by_severity(
         driver.spawn(asking(driver))
         driver.spawn(one_error())
         driver.spawn(asking_nothing())
-        await asyncio.sleep(0.005)
-        assert not driver._background
+        await wait_until_async(lambda: not driver._background)
 
     def one_error() -> Flow[Any]:
         return (yield UserCall(int, ("x",)))

@@ -104,9 +104,10 @@ def test_replies_may_be_waited_for_without_sleeping(monkeypatch: pytest.MonkeyPa
 def test_a_reply_that_does_not_come_is_not_waited_for_beyond_its_deadline() -> None:
     with connections(silence, busy_poll=PATIENCE) as (made, _):
         started = CLOCK.now()
-        with pytest.raises(CallTimeout, match=r"a:1: no answer within 0\.0"):
+        # Connecting may take all of the time; the answer is then waited for 0 s.
+        with pytest.raises(CallTimeout, match=r"a:1: no answer within 0(\.0\d*)? s"):
             made.call(call(timeout=0.02))
-        assert 0.02 <= CLOCK.now() - started < 1.0
+        assert 0.02 <= CLOCK.now() - started < PATIENCE / 2
 
 
 def test_headers_are_written_as_the_options_say() -> None:
@@ -138,9 +139,10 @@ def test_a_one_way_call_does_not_wait() -> None:
 def test_a_call_without_an_answer_is_late_at_its_deadline_and_leaves_no_connection() -> None:
     with connections(silence) as (made, dialer):
         started = CLOCK.now()
-        with pytest.raises(CallTimeout, match=r"a:1: no answer within 0\.0"):
+        # Connecting may take all of the time; the answer is then waited for 0 s.
+        with pytest.raises(CallTimeout, match=r"a:1: no answer within 0(\.0\d*)? s"):
             made.call(call(timeout=0.02))
-        assert 0.02 <= CLOCK.now() - started < 1.0
+        assert 0.02 <= CLOCK.now() - started < PATIENCE / 2
         assert made.counts() == {}
         assert dialer.peers[0].is_ended.wait(PATIENCE)
 
@@ -149,7 +151,7 @@ def test_replies_to_other_requests_do_not_extend_the_deadline() -> None:
     clock = FakeClock(100.0)
 
     def other(peer: Peer, command: Command) -> None:
-        clock.seconds += 10.0
+        clock.seconds += 2 * PATIENCE
         peer.ask(Command(40))  # a request of its own, which is none of our business here
 
     with connections(other, clock) as (made, _), pytest.raises(CallTimeout):
@@ -370,7 +372,7 @@ def test_a_reply_that_comes_while_closing_is_returned() -> None:
             def __getattr__(self, name: str) -> Any:
                 return getattr(free, name)
 
-            def call(self, one: Call) -> Command | None:
+            def call(self, one: Call) -> Any:
                 reply = whole(one)
                 made.close()
                 return reply

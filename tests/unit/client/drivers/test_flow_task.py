@@ -14,6 +14,7 @@ import pytest
 from downrange.client.drivers.flow_task import FlowTask
 from downrange.client.flows.effects import Effect, Flow, Gather, Once, Pause, Signal, UserCall, Wait
 from downrange.errors import ConnectFailed, NotStarted
+from tests.support.waiting import wait_until_async
 from tests.unit.client.drivers.peers import PATIENCE, aio_driver
 
 if TYPE_CHECKING:
@@ -304,7 +305,8 @@ def test_the_first_task_of_a_shared_flow_may_cancel_the_others() -> None:
             FlowTask(driver.scheduler, one(Once("key", shared)), first_ends).start()
             second.start()
             FlowTask(driver.scheduler, one(Once("key", shared)), ends).start()
-            await asyncio.sleep(0.02)
+            await wait_until_async(lambda: len(results) == 2)
+            await asyncio.sleep(0.01)  # there is no third one
             return results
 
     assert asyncio.run(main()) == [7, 7]

@@ -62,7 +62,7 @@ def test_the_ip_is_that_of_this_machine() -> None:
 
 def test_the_ip_is_the_first_that_is_not_loopback(monkeypatch: pytest.MonkeyPatch) -> None:
     found = ["127.0.0.1", "127.0.1.1", "10.1.2.3", "10.9.9.9"]
-    monkeypatch.setattr(identity, "_addresses_of_interfaces", lambda: iter(found))
+    monkeypatch.setattr(identity, "_addresses_of_interfaces", lambda: found)
     assert client_ip() == "10.1.2.3"
 
 
@@ -70,20 +70,33 @@ def test_the_ip_is_the_first_that_is_not_loopback(monkeypatch: pytest.MonkeyPatc
 def test_without_an_interface_the_ip_is_where_packets_leave_from(
     monkeypatch: pytest.MonkeyPatch, outwards: str | None, ip: str
 ) -> None:
-    monkeypatch.setattr(identity, "_addresses_of_interfaces", lambda: iter(["127.0.0.1"]))
+    monkeypatch.setattr(identity, "_addresses_of_interfaces", lambda: ["127.0.0.1"])
     monkeypatch.setattr(identity, "_address_towards_internet", lambda: outwards)
     assert client_ip() == ip
 
 
 def test_interfaces_are_asked_on_linux_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert "127.0.0.1" in list(identity._addresses_of_interfaces())
+    assert "127.0.0.1" in identity._addresses_of_interfaces()
     monkeypatch.setattr("sys.platform", "darwin")
-    assert list(identity._addresses_of_interfaces()) == []
+    assert identity._addresses_of_interfaces() == []
 
 
 def test_an_interface_without_an_address_is_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(socket, "if_nameindex", lambda: [(99, "no-such"), (1, "lo")])
-    assert list(identity._addresses_of_interfaces()) == ["127.0.0.1"]
+    assert identity._addresses_of_interfaces() == ["127.0.0.1"]
+
+
+def test_ctrl_c_while_interfaces_are_asked_is_not_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    class InterruptedSocket(socket.socket):
+        def close(self) -> None:
+            super().close()
+            raise KeyboardInterrupt
+
+    answer = bytes(20) + bytes([10, 1, 2, 3]) + bytes(232)
+    monkeypatch.setattr("fcntl.ioctl", lambda *_: answer)
+    monkeypatch.setattr(socket, "socket", InterruptedSocket)
+    with pytest.raises(KeyboardInterrupt):
+        client_ip()
 
 
 class FakeSocket:

@@ -11,7 +11,7 @@ import pytest
 
 from downrange.client.drivers.aio import AioDriver
 from downrange.client.drivers.workers import AioWorkers, ThreadWorkers
-from downrange.client.flows.effects import Pause, UserCall
+from downrange.client.flows.effects import Pause, Signal, UserCall, Wait
 from tests.unit.client.flows.flow_steps import core_with
 
 if TYPE_CHECKING:
@@ -157,3 +157,81 @@ def test_a_handler_that_is_cancelled_by_others_has_failed_and_its_worker_goes_on
 
     asyncio.run(scene())
     assert outcomes == ["it was cancelled, but not by the consumer", "next"]
+
+
+# ---- waits of workers ------------------------------------------------------------------------
+
+
+def test_a_signal_wakes_a_worker_in_the_next_turn() -> None:
+    answers: list[bool] = []
+
+    async def scene() -> None:
+        driver = driver_here()
+        signal = Signal()
+
+        def waiting() -> Flow[None]:
+            answers.append((yield Wait(signal, driver.clock.now() + 10)))
+            answers.append((yield Wait(signal, driver.clock.now() + 10)))  # fired before
+            answers.append((yield Wait(Signal(), driver.clock.now())))
+
+        workers = driver.start_workers(waiting, 1, "downrange-billing")
+        await asyncio.sleep(0)
+        with driver.lock:
+            signal.fire()
+        assert not answers
+        await asyncio.sleep(0)
+        assert answers == [True, True, False]
+        assert await workers.join(10)
+        await driver.close()
+
+    asyncio.run(scene())
+
+
+def test_a_wait_ends_at_its_deadline_and_by_another_thread() -> None:
+    answers: list[bool] = []
+
+    async def scene() -> None:
+        driver = driver_here()
+        late, fired = Signal(), Signal()
+
+        def fire() -> None:
+            with driver.lock:
+                fired.fire()
+
+        def waiting() -> Flow[None]:
+            answers.append((yield Wait(late, driver.clock.now() + 0.01)))
+            threading.Thread(target=fire).start()
+            answers.append((yield Wait(fired, driver.clock.now() + 10)))
+
+        assert await driver.start_workers(waiting, 1, "downrange-billing").join(10)
+        assert not late._listeners
+        await driver.close()
+        waits = driver.start_workers(lambda: iter_wait(driver), 1, "downrange-billing")
+        assert await waits.join(10)  # the client is closed: it ends quietly
+
+    asyncio.run(scene())
+    assert answers == [False, True]
+
+
+def iter_wait(driver: AioDriver) -> Flow[None]:
+    yield Wait(Signal(), driver.clock.now() + 10)
+
+
+def test_a_worker_that_is_cancelled_stops_to_listen() -> None:
+    async def scene() -> None:
+        driver = driver_here()
+        signal = Signal()
+
+        def waiting() -> Flow[None]:
+            yield Wait(signal, driver.clock.now() + 10)
+
+        workers = driver.start_workers(waiting, 1, "downrange-billing")
+        await asyncio.sleep(0)
+        listeners = list(signal._listeners)
+        assert not await workers.join(0.0)
+        assert not signal._listeners
+        for late in listeners:  # it fired in the same turn
+            late()
+        await driver.close()
+
+    asyncio.run(scene())

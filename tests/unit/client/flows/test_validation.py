@@ -18,6 +18,7 @@ from downrange.client.flows.validation import (
 )
 from downrange.errors import InvalidMessage, OptionError
 from downrange.model import Message
+from downrange.wire.properties import PropertyKey
 from downrange.wire.system_names import CLIENT_FORBIDDEN_TOPICS
 
 #: `MessageConst.STRING_HASH_SET` of 5.5.0.
@@ -120,6 +121,11 @@ def test_an_error_does_not_contain_the_body() -> None:
 def test_reserved_names_are_those_of_java() -> None:
     assert sorted(RESERVED_PROPERTIES) == sorted(RESERVED_IN_JAVA)
     assert all(type(name) is str for name in RESERVED_PROPERTIES)
+
+
+def test_no_name_of_the_protocol_begins_with_a_small_letter() -> None:
+    """`usual_own_text` relies on it: it takes such names without another look."""
+    assert not [name for name in {*RESERVED_PROPERTIES, *PropertyKey} if name[0].islower()]
 
 
 @pytest.mark.parametrize("name", RESERVED_IN_JAVA)

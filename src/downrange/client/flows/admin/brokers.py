@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
 from downrange.checks import check_name, check_one_of, check_optional_text, check_text, check_type
 from downrange.client.flows.admin.clusters import ask_each, change_each, find_masters
-from downrange.errors import OptionError
+from downrange.client.flows.admin.reports import NameServerFacts
+from downrange.client.flows.effects import CALLS_AT_ONCE, Gather
+from downrange.errors import OptionError, RocketMQError
 from downrange.wire.bodies import KeyValueBody, decode_body
 from downrange.wire.codes import RequestCode
 from downrange.wire.command import Command
@@ -155,6 +157,22 @@ def broker_figures(
         name: dict(sorted(decode_body(KeyValueBody, reply.body).table.items()))
         for name, reply in replies.items()
     }
+
+
+def name_servers(core: ClientCore, *, deadline: float) -> Flow[list[NameServerFacts]]:
+    """Return the settings of each of the client's name servers, or why it did not answer."""
+    addresses = list(core.name_servers.addresses)
+    code = int(RequestCode.GET_NAMESRV_CONFIG)
+    asked = [core.ask(address, Command(code), deadline) for address in addresses]
+    outcomes: list[Command | RocketMQError] = yield Gather(asked, CALLS_AT_ONCE)
+    return [
+        NameServerFacts(address=address, problem=outcome.brief)
+        if isinstance(outcome, RocketMQError)
+        else NameServerFacts(
+            address=address, settings=read_properties(outcome.body.decode(errors="replace"))
+        )
+        for address, outcome in zip(addresses, outcomes, strict=True)
+    ]
 
 
 # ---- upkeep --------------------------------------------------------------------------------------

@@ -45,7 +45,7 @@ from downrange.client.flows.routing.lookup import (
 )
 from downrange.client.flows.routing.selectors import by_hash
 from downrange.client.flows.validation import RESERVED_PROPERTIES, check_group
-from downrange.errors import NotFound, OptionError, RocketMQError
+from downrange.errors import NotFound, OptionError, RocketMQError, RouteNotFound
 from downrange.wire.codes import ResponseCode
 from downrange.wire.fields import request_command
 from downrange.wire.headers import SendRequestV2
@@ -125,8 +125,7 @@ def dead_letters(
     check_group(group)
     check_between(1, INT32_MAX, "max_count", max_count)
     end_ms = None if end is None else ms_of("end", end)
-    if begin is not None:
-        ms_of("begin", begin)
+    begin_ms = 0 if begin is None else ms_of("begin", begin)
     if after is not None:
         check_type("after", after, Mapping, "`next` of the page before")
     topic = dead_letter_topic(group)
@@ -141,7 +140,7 @@ def dead_letters(
         start = yield from _first_offset(core, queue, begin, after, deadline)
         room = max_count - len(letters)
         found, following[queue], is_read = yield from _read_queue(
-            core, queue, start, end_ms, room, deadline
+            core, queue, start, (begin_ms, end_ms), room, deadline
         )
         letters += [_letter(core, group, message) for message in found]
         is_complete = is_complete and is_read
@@ -168,11 +167,15 @@ def _read_queue(
     core: ClientCore,
     queue: QueueId,
     offset: int,
-    end_ms: int | None,
+    times: tuple[int, int | None],
     room: int,
     deadline: float,
 ) -> Flow[tuple[list[ReceivedMessage], int, bool]]:
-    """Return messages from an offset on, the next offset, and whether these were all."""
+    """Return messages from an offset on, the next offset, and whether these were all.
+
+    A 4.9 broker finds the message nearest to a time, which may be older than `times` begin.
+    """
+    begin_ms, end_ms = times
     found: list[ReceivedMessage] = []
     while True:
         batch = yield from pull(
@@ -188,7 +191,8 @@ def _read_queue(
                 return found, message.offset, True
             if len(found) == room:
                 return found, message.offset, False
-            found.append(message)
+            if message.stored_at_ms >= begin_ms:
+                found.append(message)
         offset = batch.next_offset
         if batch.status is PullStatus.NO_NEW:
             return found, offset, True
@@ -380,5 +384,39 @@ def retry_now(
     properties = _properties(core, found, origin)
     new_id = core.unique_ids.make(core.clock.wall_ms())
     properties[PropertyKey.UNIQUE_KEY.value] = new_id
-    yield from _send(core, retry_topic(group), found, properties, deadline)
+    target = retry_topic(group)
+    try:
+        yield from _send(core, target, found, properties, deadline)
+    except RouteNotFound as error:
+        problem = f": no member of group {group!r} was ever connected, so there is none to get it"
+        raise RouteNotFound(target, error.addresses, problem) from error
+    return new_id
+
+
+def send_again(core: ClientCore, topic: str, message_id: str, *, deadline: float) -> Flow[str]:
+    """Send a copy of a stored message to its topic, where all groups get it.
+
+    Body, keys, tags, sharding key and own properties stay the same; a delay is not repeated.
+    `ORIGIN_MESSAGE_ID` names the message that was copied.
+
+    Args:
+        core: The client.
+        topic: The topic of the message.
+        message_id: Either id of the message.
+        deadline: When to give up.
+
+    Returns:
+        The unique id of the copy.
+
+    Raises:
+        NotFound: There is no such message.
+        RouteNotFound: There is no such topic, or it cannot be written to.
+        RocketMQError: A broker did not answer, or refused.
+    """
+    check_name("topic", topic)
+    found = yield from view_message(core, topic, message_id, deadline=deadline)
+    properties = _properties(core, found, None)
+    new_id = core.unique_ids.make(core.clock.wall_ms())
+    properties[PropertyKey.UNIQUE_KEY.value] = new_id
+    yield from _send(core, topic, found, properties, deadline)
     return new_id

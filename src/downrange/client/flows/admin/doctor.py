@@ -43,9 +43,27 @@ if TYPE_CHECKING:
 
 #: The steps in the order of a call: an address is known, its host name resolves, its port is open,
 #: TLS is established, the server answers, and it permits the request; the name server knows the
-#: brokers, each broker has a master, the topic has a route.
+#: brokers, each broker has a master, the topic has a route. `install` comes before them: which path
+#: this program runs (`downrange/native.py`). Then follows what `health_checks` examines.
 Step: TypeAlias = Literal[
-    "address", "dns", "tcp", "tls", "answer", "access", "brokers", "master", "route"
+    "install",
+    "address",
+    "dns",
+    "tcp",
+    "tls",
+    "answer",
+    "access",
+    "brokers",
+    "master",
+    "route",
+    "disk",
+    "clock",
+    "groups",
+    "subscriptions",
+    "stuck",
+    "slow",
+    "lag",
+    "dead letters",
 ]
 
 #: The first word of a broker's target.
@@ -80,7 +98,7 @@ _OWN_MACHINE: Final = (
 
 
 class Finding(msgspec.Struct, frozen=True, kw_only=True):
-    """One step of the way to a server.
+    """One step of the way to a server, or something that was examined there.
 
     Attributes:
         name: The step.

@@ -16,8 +16,9 @@ from downrange.client.flows.admin.clusters import (
     ask_some,
     change_each,
     find_masters,
+    unanswered_of,
 )
-from downrange.client.flows.admin.reports import GroupSettings, GroupSummary
+from downrange.client.flows.admin.reports import GroupList, GroupSettings, GroupSummary
 from downrange.client.flows.effects import CALLS_AT_ONCE, Flow, Gather
 from downrange.client.flows.names import with_namespace, without_namespace
 from downrange.client.flows.validation import check_group
@@ -78,7 +79,7 @@ def model_of(body: ConsumerConnectionsBody) -> str | None:
 
 def list_groups(
     core: ClientCore, *, cluster: str | None = None, with_progress: bool = False, deadline: float
-) -> Flow[list[GroupSummary]]:
+) -> Flow[GroupList]:
     """Return all consumer groups by name; with a namespace, its groups and the system groups.
 
     Args:
@@ -88,20 +89,23 @@ def list_groups(
         deadline: When to give up.
 
     Raises:
-        RocketMQError: A broker did not answer.
+        RocketMQError: No broker answered.
     """
     check_flag("with_progress", with_progress)
     masters = yield from all_masters(core, cluster=cluster, deadline=deadline)
-    replies = yield from ask_each(core, masters, lambda: Command(_ALL_GROUPS), deadline)
+    now = core.clock.now()
+    until = now + (deadline - now) / 2 if with_progress else deadline  # a silent broker takes it
+    replies, failures = yield from ask_some(core, masters, lambda: Command(_ALL_GROUPS), until)
+    answering = {broker: masters[broker] for broker in replies}
     homes: dict[str, list[str]] = {}
     for broker, reply in replies.items():
         for group in decode_body(GroupTableBody, reply.body).subscription_group_table:
             homes.setdefault(group, []).append(broker)
-    groups = sorted(name for name in homes if _is_ours(core, name))
+    groups = sorted(name for name in homes if is_shown(core, name))
     progress: dict[str, dict[str, Any]] = {}
     if with_progress:
-        progress = yield from _progress_of(core, masters, groups, deadline)
-    return [
+        progress = yield from _progress_of(core, answering, groups, deadline)
+    found = (
         GroupSummary(
             group=without_namespace(name, core.options.namespace),
             kind="system" if _is_system(name) else "normal",
@@ -109,14 +113,15 @@ def list_groups(
             **progress.get(name, {}),
         )
         for name in groups
-    ]
+    )
+    return GroupList(found, unanswered_of(masters, failures))
 
 
 def _is_system(group: str) -> bool:
     return group in SYSTEM_GROUPS or group.startswith(SYSTEM_GROUP_PREFIX)
 
 
-def _is_ours(core: ClientCore, name: str) -> bool:
+def is_shown(core: ClientCore, name: str) -> bool:
     """Whether a group is of the client's namespace, or the servers' own."""
     namespace = core.options.namespace
     return namespace is None or _is_system(name) or without_namespace(name, namespace) != name

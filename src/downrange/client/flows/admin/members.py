@@ -58,6 +58,7 @@ if TYPE_CHECKING:
 
     from downrange.client.flows.client_core import ClientCore
     from downrange.wire.bodies import Subscription
+    from downrange.wire.consumer_bodies import QueueRunningState
 
 _OFFLINE: Final = int(ResponseCode.CONSUMER_NOT_ONLINE)
 #: A broker's code for a producer group that it does not know.
@@ -195,6 +196,19 @@ def running_states(
     return {each.client_id: each for each in outcomes if isinstance(each, RunningState)}
 
 
+def member_states(
+    core: ClientCore, group: str, *, deadline: float
+) -> Flow[dict[str, RunningState]]:
+    """Return the state of each connected member that answers: client id -> state.
+
+    Raises:
+        RocketMQError: No broker answered.
+    """
+    masters = yield from all_masters(core, deadline=deadline)
+    found = yield from members_at(core, group, masters, False, deadline)
+    return (yield from running_states(core, group, masters, found.members, deadline))
+
+
 def running_state(
     core: ClientCore, group: str, client_id: str, *, with_stack: bool = False, deadline: float
 ) -> Flow[RunningState]:
@@ -260,6 +274,7 @@ def _queues(core: ClientCore, body: RunningStateBody) -> tuple[MemberQueue, ...]
             queue=shown_queue(queue, namespace),
             committed=facts.commit_offset,
             buffered=facts.cached_msg_count,
+            oldest=_oldest(facts),
             buffered_mib=facts.cached_msg_size_mib,
             is_locked=facts.locked,
             is_given_up=facts.droped,
@@ -279,6 +294,19 @@ def _queues(core: ClientCore, body: RunningStateBody) -> tuple[MemberQueue, ...]
         for queue, pop_facts in body.mq_pop_table.items()
     ]
     return tuple(sorted([*pulled, *popped], key=lambda each: each.queue))
+
+
+def _oldest(facts: QueueRunningState) -> int | None:
+    """Return the first offset of those that wait, and of those in the handler.
+
+    Java counts the messages in an orderly handler apart.
+    """
+    found: list[int] = []
+    if facts.cached_msg_count:
+        found.append(facts.cached_msg_min_offset)
+    if facts.transaction_msg_count:
+        found.append(facts.transaction_msg_min_offset)
+    return min(found, default=None)
 
 
 def time_of(at_ms: int) -> datetime | None:

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from downrange.checks import check_between, check_name
+from downrange.checks import check_between, check_flag, check_name
+from downrange.client.flows.admin.reports import QueueMessages
 from downrange.client.flows.consuming.offsets import ms_of
-from downrange.client.flows.consuming.pull import read_messages
+from downrange.client.flows.consuming.pull import PullStatus, pull, read_messages
 from downrange.client.flows.effects import CALLS_AT_ONCE, Flow, Gather
 from downrange.client.flows.names import with_namespace, without_namespace
 from downrange.client.flows.routing.lookup import find_any_replicas, find_route
@@ -19,13 +20,14 @@ from downrange.wire.fields import request_command
 from downrange.wire.headers import QueryByKeyRequest, ViewRequest
 from downrange.wire.ids import OffsetId, parse_offset_id
 from downrange.wire.limits import INT32_MAX, INT64_MAX
+from downrange.wire.system_names import TOOLS_GROUP
 
 if TYPE_CHECKING:
     from datetime import datetime
 
     from downrange.client.flows.client_core import ClientCore
     from downrange.client.flows.routing.routes import Route
-    from downrange.model import ReceivedMessage
+    from downrange.model import QueueId, ReceivedMessage
 
 _SUCCESS: Final = int(ResponseCode.SUCCESS)
 _NOT_FOUND: Final = int(ResponseCode.QUERY_NOT_FOUND)
@@ -41,6 +43,7 @@ def view_message(
     message_id: str,
     *,
     since: datetime | None = None,
+    decode_body: bool = True,
     deadline: float,
 ) -> Flow[ReceivedMessage]:
     """Return a message by either of its ids.
@@ -53,21 +56,23 @@ def view_message(
         topic: The topic it was sent to.
         message_id: The `message_id` or the `offset_id` of a receipt.
         since: For a unique id: the earliest store time to search; three days ago unless given.
+        decode_body: Whether to decompress the body.
         deadline: When to give up.
 
     Raises:
-        NotFound: There is no such message.
+        NotFound: There is no such message in this topic.
         RouteNotFound: There is no such topic.
         RocketMQError: A broker did not answer.
     """
     check_name("topic", topic)
     check_name("message_id", message_id)
+    check_flag("decode_body", decode_body)
     since_ms = None if since is None else ms_of("since", since)
     name = with_namespace(topic, core.options.namespace)
     route = yield from find_route(core, name, deadline)
     place = _place_of(message_id)
     if place is not None:
-        return (yield from _view(core, route, place, deadline))
+        return (yield from _view(core, route, place, deadline, decode_body))
     begin_ms = core.clock.wall_ms() - UNIQUE_ID_DAYS * 86_400_000
     header = QueryByKeyRequest(
         topic=name,
@@ -77,7 +82,7 @@ def view_message(
         end_timestamp=_END_OF_TIME_MS,
         is_unique_key=True,
     )
-    found = yield from _query_all(core, route, header, deadline)
+    found = yield from _query_all(core, route, header, deadline, decode_body)
     exact = [message for message in found if message.message_id == message_id]
     if not exact:
         remark = f"no message of {topic!r} has the id {message_id!r}"
@@ -95,7 +100,7 @@ def _place_of(message_id: str) -> OffsetId | None:
 
 
 def _view(
-    core: ClientCore, route: Route, place: OffsetId, deadline: float
+    core: ClientCore, route: Route, place: OffsetId, deadline: float, decode_body: bool
 ) -> Flow[ReceivedMessage]:
     host = f"[{place.host}]" if ":" in place.host else place.host
     address = f"{host}:{place.port}"
@@ -108,9 +113,14 @@ def _view(
     names = {
         each: broker for broker, replicas in route.brokers.items() for each in replicas.values()
     }
-    messages = read_messages(core, reply.body, names.get(address, address))
+    broker = names.get(address, address)
+    messages = read_messages(core, reply.body, broker, decode_body=decode_body)
     if not messages:
         raise NotFound(_NOT_FOUND, "an empty answer", address, route.topic)
+    # Apache's brokers look at the offset only.
+    if messages[0].topic != without_namespace(route.topic, core.options.namespace):
+        remark = f"the message at offset {place.log_offset} is of another topic"
+        raise NotFound(_NOT_FOUND, remark, address, route.topic)
     return messages[0]
 
 
@@ -163,11 +173,18 @@ def query_messages(
 
 
 def _query_all(
-    core: ClientCore, route: Route, header: QueryByKeyRequest, deadline: float
+    core: ClientCore,
+    route: Route,
+    header: QueryByKeyRequest,
+    deadline: float,
+    decode_body: bool = True,
 ) -> Flow[list[ReceivedMessage]]:
     """Ask one replica of each broker; return the messages by store time."""
     targets = find_any_replicas(route)
-    asked = [_query(core, broker, targets[broker], header, deadline) for broker in targets]
+    asked = [
+        _query(core, broker, address, header, deadline, decode_body)
+        for broker, address in targets.items()
+    ]
     outcomes: list[list[ReceivedMessage] | RocketMQError] = yield Gather(asked, CALLS_AT_ONCE)
     found: list[ReceivedMessage] = []
     failure: RocketMQError | None = None
@@ -182,11 +199,59 @@ def _query_all(
 
 
 def _query(
-    core: ClientCore, broker: str, address: str, header: QueryByKeyRequest, deadline: float
+    core: ClientCore,
+    broker: str,
+    address: str,
+    header: QueryByKeyRequest,
+    deadline: float,
+    decode_body: bool,
 ) -> Flow[list[ReceivedMessage]]:
     reply = yield from core.call(address, request_command(header), deadline)
     if reply.code == _NOT_FOUND:
         return []
     if reply.code != _SUCCESS:
         raise core.refused(reply, address, header.topic)
-    return read_messages(core, reply.body, broker)
+    return read_messages(core, reply.body, broker, decode_body=decode_body)
+
+
+def read_queue(
+    core: ClientCore, queue: QueueId, offset: int, *, max_count: int = 32, deadline: float
+) -> Flow[QueueMessages]:
+    """Return messages of a queue from an offset on, without a group of their own.
+
+    An offset below the first message counts as the first. There may be fewer messages than asked
+    for: a broker limits a reply by count and bytes. `next` and `is_end` of the result say how to
+    go on.
+
+    Args:
+        core: The client.
+        queue: The queue.
+        offset: The first offset.
+        max_count: The most messages.
+        deadline: When to give up.
+
+    Raises:
+        RouteNotFound: No route names the queue's broker.
+        RocketMQError: The broker did not answer, or refused.
+    """
+    check_between(0, INT64_MAX, "offset", offset)
+    check_between(1, INT32_MAX, "max_count", max_count)
+    batch = yield from pull(
+        core, queue, offset, group=TOOLS_GROUP, max_count=max_count, deadline=deadline
+    )
+    if batch.status is PullStatus.MOVED and batch.next_offset > offset:
+        batch = yield from pull(
+            core,
+            queue,
+            batch.next_offset,
+            group=TOOLS_GROUP,
+            max_count=max_count,
+            deadline=deadline,
+        )
+    return QueueMessages(
+        queue=queue,
+        messages=tuple(batch.messages),
+        next=batch.next_offset,
+        first=batch.min_offset,
+        end=batch.max_offset,
+    )

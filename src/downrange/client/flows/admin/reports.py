@@ -1,11 +1,11 @@
-"""What the calls about groups return: settings, members, lag, resets, dead letters.
+"""What the calls of an admin return: settings, members, lag, resets, dead letters, what waits.
 
 Names have no namespace here. All values are frozen.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from datetime import datetime, timedelta
 from typing import Literal, TypeAlias
 
@@ -74,6 +74,21 @@ class GroupSummary(msgspec.Struct, frozen=True, kw_only=True):
     rate: float | None = None
     mode: str | None = None
     model: str | None = None
+
+
+class GroupList(list[GroupSummary]):
+    """Consumer groups by name.
+
+    Attributes:
+        unanswered: Brokers that did not answer: groups that only they have are missing, and so are
+            their parts of the figures.
+    """
+
+    def __init__(
+        self, groups: Iterable[GroupSummary] = (), unanswered: tuple[Unanswered, ...] = ()
+    ) -> None:
+        super().__init__(groups)
+        self.unanswered = unanswered
 
 
 class TopicFilter(msgspec.Struct, frozen=True, order=True):
@@ -183,6 +198,7 @@ class MemberQueue(msgspec.Struct, frozen=True, kw_only=True):
         queue: The queue.
         committed: The offset that the member commits next; None by pop.
         buffered: Messages in its memory; by pop, those that it has not acknowledged.
+        oldest: The offset of the first of them; None if there are none, and by pop.
         buffered_mib: Their size in MiB, rounded down.
         is_locked: Whether it holds the lock for reading in order.
         is_given_up: Whether it no longer reads the queue.
@@ -194,6 +210,7 @@ class MemberQueue(msgspec.Struct, frozen=True, kw_only=True):
     queue: QueueId
     committed: int | None = None
     buffered: int = 0
+    oldest: int | None = None
     buffered_mib: int = 0
     is_locked: bool = False
     is_given_up: bool = False
@@ -322,6 +339,38 @@ class GroupLag(msgspec.Struct, frozen=True, kw_only=True):
     def age(self) -> timedelta | None:
         """How long the oldest message of all queues has waited; None without lag."""
         return max((queue.age for queue in self.queues if queue.age is not None), default=None)
+
+
+class TopicProgress(msgspec.Struct, frozen=True, kw_only=True):
+    """How far a group is behind in a topic, over all brokers.
+
+    Attributes:
+        group: The group.
+        topic: The topic; retry topics, too.
+        lag: Messages that are stored and not consumed.
+        rate: Messages per second that the group reads.
+        queues: The queues in which it has offsets.
+        consumed_at: When the last message was stored that it has committed.
+    """
+
+    group: str
+    topic: str
+    lag: int = 0
+    rate: float = 0.0
+    queues: int = 0
+    consumed_at: datetime | None = None
+
+
+class AllProgress(msgspec.Struct, frozen=True, kw_only=True):
+    """How far all groups are behind in all topics.
+
+    Attributes:
+        topics: By group and topic.
+        unanswered: Brokers that did not answer; what their queues hold is missing.
+    """
+
+    topics: tuple[TopicProgress, ...] = ()
+    unanswered: tuple[Unanswered, ...] = ()
 
 
 class Shift(msgspec.Struct, frozen=True):
@@ -482,7 +531,10 @@ class Traffic(msgspec.Struct, frozen=True, kw_only=True):
         group: The group that reads; None for messages that were sent.
         rate: Messages per second in the last minute.
         minute: Messages in the last minute.
-        day: Messages in the last 24 hours.
+        day: Messages in the last 24 hours. Brokers take a sample every hour, so in the first hour
+            after their start it has those of shorter times only.
+        mean_bytes: The mean size of these messages in the log; None if it was not asked for, or
+            nothing was counted.
     """
 
     topic: str
@@ -490,3 +542,58 @@ class Traffic(msgspec.Struct, frozen=True, kw_only=True):
     rate: float = 0.0
     minute: int = 0
     day: int = 0
+    mean_bytes: float | None = None
+
+
+class QueueMessages(msgspec.Struct, frozen=True, kw_only=True):
+    """Messages of a queue from an offset on.
+
+    Attributes:
+        queue: The queue.
+        messages: In the order of their offsets.
+        next: The offset to go on at.
+        first: The offset of the first message of the queue.
+        end: The offset that the next message to be stored will get.
+    """
+
+    queue: QueueId
+    messages: tuple[ReceivedMessage, ...] = ()
+    next: int = 0
+    first: int = 0
+    end: int = 0
+
+    @property
+    def is_end(self) -> bool:
+        """Whether the queue has no more messages."""
+        return self.next >= self.end
+
+
+# ---- servers -------------------------------------------------------------------------------------
+
+
+class TimedMessages(msgspec.Struct, frozen=True, kw_only=True):
+    """Messages of a topic that wait in a broker's timer (5.x).
+
+    Attributes:
+        topic: The topic that they go to.
+        waiting: How many.
+        changed_at: When this number changed last; None when it is not known.
+    """
+
+    topic: str
+    waiting: int
+    changed_at: datetime | None = None
+
+
+class NameServerFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """One of the client's name servers.
+
+    Attributes:
+        address: Its address.
+        settings: By Java's names; empty when it did not answer.
+        problem: Why it did not answer.
+    """
+
+    address: str
+    settings: dict[str, str] = {}
+    problem: str | None = None

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from downrange.checks import check_name
+from downrange.checks import check_flag, check_name
 from downrange.client.flows.admin.clusters import ask_each, ask_some
 from downrange.client.flows.admin.reports import QueueRange, Traffic
 from downrange.client.flows.admin.topics import topic_route, topic_stats
@@ -77,54 +77,81 @@ def topic_groups(core: ClientCore, topic: str, *, deadline: float) -> Flow[list[
     return sorted(names)
 
 
-def topic_traffic(core: ClientCore, topic: str, *, deadline: float) -> Flow[list[Traffic]]:
+def topic_traffic(
+    core: ClientCore,
+    topic: str,
+    *,
+    with_groups: bool = True,
+    with_sizes: bool = False,
+    deadline: float,
+) -> Flow[list[Traffic]]:
     """Return how many messages went into a topic, and from it to each group that reads it.
 
     Brokers count in samples of ten seconds, so that the last seconds may be missing.
+
+    Args:
+        core: The client.
+        topic: The topic.
+        with_groups: Ask for the groups, too.
+        with_sizes: Ask for the mean size of a message, too.
+        deadline: When to give up.
 
     Raises:
         RouteNotFound: There is no such topic.
         RocketMQError: No broker answered.
     """
     check_name("topic", topic)
-    groups = yield from topic_groups(core, topic, deadline=deadline)
+    check_flag("with_groups", with_groups)
+    check_flag("with_sizes", with_sizes)
+    groups: list[str] = []
+    if with_groups:
+        groups = yield from topic_groups(core, topic, deadline=deadline)
     route = yield from topic_route(core, topic, deadline=deadline)
     namespace = core.options.namespace
     name = with_namespace(topic, namespace)
-    found = [
-        (yield from _traffic(core, route.masters, topic, None, "TOPIC_PUT_NUMS", name, deadline))
-    ]
-    for group in groups:
-        key = f"{name}@{with_namespace(group, namespace)}"
-        found.append(
-            (
-                yield from _traffic(
-                    core, route.masters, topic, group, "GROUP_GET_NUMS", key, deadline
-                )
-            )
-        )
+    keys: dict[str | None, str] = {None: name}
+    keys |= {group: f"{name}@{with_namespace(group, namespace)}" for group in groups}
+    found: list[Traffic] = []
+    for group, key in keys.items():
+        counter = "TOPIC_PUT" if group is None else "GROUP_GET"
+        counts = yield from _counts(core, route.masters, f"{counter}_NUMS", key, deadline)
+        sizes: dict[str, CountsBody] = {}
+        if with_sizes:
+            sizes = yield from _counts(core, route.masters, f"{counter}_SIZE", key, deadline)
+        found.append(_traffic(topic, group, counts, sizes))
     return found
 
 
-def _traffic(
-    core: ClientCore,
-    masters: Mapping[str, str],
-    topic: str,
-    group: str | None,
-    counter: str,
-    key: str,
-    deadline: float,
-) -> Flow[Traffic]:
+def _counts(
+    core: ClientCore, masters: Mapping[str, str], counter: str, key: str, deadline: float
+) -> Flow[dict[str, CountsBody]]:
+    """Return a counter of each broker that has it."""
     header = BrokerStatsRequest(stats_name=counter, stats_key=key)
     replies, _ = yield from ask_some(
         core, masters, lambda: request_command(header), deadline, nothing=_UNUSED
     )
-    bodies = [decode_body(CountsBody, reply.body) for reply in replies.values()]
-    minutes: list[Count] = [body.stats_minute for body in bodies]
+    return {broker: decode_body(CountsBody, reply.body) for broker, reply in replies.items()}
+
+
+def _traffic(
+    topic: str,
+    group: str | None,
+    counts: Mapping[str, CountsBody],
+    sizes: Mapping[str, CountsBody],
+) -> Traffic:
+    minutes: list[Count] = [body.stats_minute for body in counts.values()]
+    measured = sum(_longest(counts[broker]) for broker in sizes if broker in counts)
+    size = sum(_longest(sizes[broker]) for broker in sizes if broker in counts)
     return Traffic(
         topic=topic,
         group=group,
         rate=sum(count.tps for count in minutes),
         minute=sum(count.sum for count in minutes),
-        day=sum(body.stats_day.sum for body in bodies),
+        day=sum(map(_longest, counts.values())),
+        mean_bytes=size / measured if measured else None,
     )
+
+
+def _longest(body: CountsBody) -> int:
+    """Return what was counted in the longest time that has a sample: a day, an hour, a minute."""
+    return max(body.stats_day.sum, body.stats_hour.sum, body.stats_minute.sum)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 
 import msgspec
 
-from downrange.checks import check_name
+from downrange.checks import check_name, iterated
 from downrange.client.flows.admin.clusters import ask_each
 from downrange.client.flows.consuming.physical_queues import (
     logical_offset,
@@ -24,7 +24,7 @@ from downrange.client.flows.names import (
 )
 from downrange.client.flows.routing.lookup import ask_route, missing_route
 from downrange.client.flows.routing.routes import Route, route_of
-from downrange.errors import NotSupported, RocketMQError, TopicNotFound
+from downrange.errors import NotSupported, OptionError, RocketMQError, TopicNotFound
 from downrange.model import QueueId
 from downrange.wire.bodies import (
     QueueHistory,
@@ -143,12 +143,17 @@ def _kind_of(name: str, own: Iterable[str]) -> TopicKind:
 def topic_route(core: ClientCore, topic: str, *, deadline: float) -> Flow[Route]:
     """Return the route of a topic from the name server, not from the cache.
 
+    A route in the cache is replaced by it.
+
     Raises:
         RouteNotFound: There is no such topic.
         BrokerNotFound: No broker is registered.
     """
     check_name("topic", topic)
-    body = yield from ask_route(core, with_namespace(topic, core.options.namespace), deadline)
+    name = with_namespace(topic, core.options.namespace)
+    body = yield from ask_route(core, name, deadline)
+    if body is not None and core.routes.get(name) is not None:
+        core.routes.replace(route_of(name, body))
     if body is None:
         problem = f".\n  Create it with `downrange topic create {topic}`."
         raise (yield from missing_route(core, topic, deadline, problem))
@@ -200,21 +205,29 @@ def _ask_settings(core: ClientCore, address: str, topic: str, deadline: float) -
     return table[topic]
 
 
-def topic_stats(core: ClientCore, topic: str, *, deadline: float) -> Flow[list[QueueState]]:
+def topic_stats(
+    core: ClientCore, topic: str, *, brokers: Iterable[str] | None = None, deadline: float
+) -> Flow[list[QueueState]]:
     """Return what the queues of a topic hold, from each of its masters.
 
     A static topic has its logical queues, of which those without a broker are left out.
 
+    Args:
+        core: The client.
+        topic: The topic.
+        brokers: Only these brokers.
+        deadline: When to give up.
+
     Raises:
+        OptionError: The topic is not on one of the brokers.
         RouteNotFound: There is no such topic.
         RocketMQError: A broker did not answer.
     """
     route = yield from topic_route(core, topic, deadline=deadline)
     name = with_namespace(topic, core.options.namespace)
     header = TopicStatsRequest(name)
-    replies = yield from ask_each(
-        core, route.masters, lambda: request_command(header), deadline, topic
-    )
+    masters = _masters_of(route, brokers)
+    replies = yield from ask_each(core, masters, lambda: request_command(header), deadline, topic)
     table = {
         QueueId(topic, queue.broker, queue.number): ends
         for reply in replies.values()
@@ -223,7 +236,7 @@ def topic_stats(core: ClientCore, topic: str, *, deadline: float) -> Flow[list[Q
     if route.hosts:
         mapped = TopicConfigRequest(name, lo=True)
         replies = yield from ask_each(
-            core, route.masters, lambda: request_command(mapped), deadline, topic
+            core, masters, lambda: request_command(mapped), deadline, topic
         )
         histories = {broker: read_history(reply.body) for broker, reply in replies.items()}
         return _logical_states(route, histories, table)
@@ -236,6 +249,15 @@ def topic_stats(core: ClientCore, topic: str, *, deadline: float) -> Flow[list[Q
         ),
         key=lambda state: state.queue,
     )
+
+
+def _masters_of(route: Route, brokers: Iterable[str] | None) -> Mapping[str, str]:
+    if brokers is None:
+        return route.masters
+    chosen = list(iterated("brokers", brokers, "a list of names of brokers"))
+    if unknown := [name for name in chosen if name not in route.masters]:
+        raise OptionError(f"brokers={unknown} are not among {sorted(route.masters)}")
+    return {name: route.masters[name] for name in chosen}
 
 
 def _logical_states(

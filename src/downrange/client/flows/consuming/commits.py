@@ -6,18 +6,19 @@ commit.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Protocol, cast
 
 from downrange.client.flows.consuming.offsets import set_group_offset
 from downrange.client.flows.effects import CALLS_AT_ONCE, Flow, Gather, Signal, UserCall, Wait
-from downrange.errors import RocketMQError
+from downrange.errors import RocketMQError, StoreError
+from downrange.model import QueueId, QueueOffset
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
     from downrange.client.flows.client_core import ClientCore
     from downrange.client.flows.consuming.delivery_window import DeliveryWindow
-    from downrange.model import QueueId, QueueOffset
     from downrange.options.consumers import OffsetStore
 
 
@@ -73,7 +74,7 @@ class BrokerCommits:
             if isinstance(outcome, RocketMQError):
                 failures.append(outcome)
             else:
-                window.committed = position
+                window.note_saved(position)
         return failures
 
     def _save(self, queue: QueueId, position: QueueOffset, deadline: float) -> Flow[None]:
@@ -95,6 +96,8 @@ class NoCommits:
 class LocalCommits:
     """Saves all positions in an offset store, for broadcast.
 
+    Whatever the store raises is a `StoreError` here: it may be code of the user.
+
     Args:
         store: The user's store; its methods may block.
         group: The group, with the namespace.
@@ -103,17 +106,32 @@ class LocalCommits:
     def __init__(self, store: OffsetStore, group: str) -> None:
         self._store = store
         self._group = group
+        self._name = type(store).__name__  # what it shows of itself may have a password
         self.offsets: dict[QueueId, QueueOffset] = {}
 
     def load(self) -> Flow[None]:
-        """Read what was saved before."""
-        self.offsets = yield UserCall(self._store.load, (self._group,), may_block=True)
+        """Read what was saved before.
+
+        Raises:
+            StoreError: The store failed, or returned something else than offsets.
+        """
+        found: object = yield from self._call(self._store.load, self._group)
+        if not _are_offsets(found):
+            raise StoreError(
+                f"load() of the offset store {self._name} returned {found!r:.100}, not a dict of "
+                "QueueId and int"
+            )
+        self.offsets = dict(cast("Mapping[QueueId, QueueOffset]", found))
 
     def release(self) -> Flow[None]:
-        """Tell the store that this consumer does not use it any more."""
+        """Tell the store that this consumer does not use it any more.
+
+        Raises:
+            StoreError: The store failed.
+        """
         method = getattr(self._store, "release", None)
         if method is not None:
-            yield UserCall(method, (self._group,), may_block=True)
+            yield from self._call(method, self._group)
 
     def save(self, windows: Iterable[DeliveryWindow], deadline: float) -> Flow[list[RocketMQError]]:
         """Save all positions if one has changed; return what failed."""
@@ -127,10 +145,32 @@ class LocalCommits:
             return []
         offsets = self.offsets | {window.queue: position for window, position in changed.items()}
         try:
-            yield UserCall(self._store.save, (self._group, offsets), may_block=True)
+            yield from self._call(self._store.save, self._group, dict(offsets))
         except RocketMQError as error:
             return [error]
         self.offsets = offsets
         for window, position in changed.items():
             window.committed = position
         return []
+
+    def _call(self, method: Callable[..., object], *arguments: object) -> Flow[object]:
+        """Call a method of the store.
+
+        Raises:
+            StoreError: It failed.
+        """
+        try:
+            answer: object = yield UserCall(method, arguments, may_block=True)
+        except RocketMQError:
+            raise
+        except Exception as error:
+            what = f"{getattr(method, '__name__', 'a method')}() of the offset store {self._name}"
+            raise StoreError(f"{what} failed: {type(error).__name__}: {error}") from error
+        return answer
+
+
+def _are_offsets(found: object) -> bool:
+    return isinstance(found, Mapping) and all(
+        isinstance(queue, QueueId) and isinstance(offset, int) and offset >= 0
+        for queue, offset in found.items()
+    )

@@ -360,7 +360,7 @@ class ConsumerCore:
                 at once, another one at the deadline: fetching goes on in the background.
         """
         if not self.cursors:
-            raise OptionError("nothing is assigned: call assign() first")
+            raise OptionError("nothing is assigned: call assign() or subscribe() first")
         yield from self._follow()
         while not self._is_closed:
             messages = self.take(max_count)

@@ -167,12 +167,15 @@ class Delivery:
         yield from self._perform(request)
         self.note(ACKNOWLEDGED)
 
-    def retry(self, after: float | None, deadline: float) -> Flow[None]:
+    def retry(self, after: float | None, deadline: float) -> Flow[float | None]:
         """Give the message back, or to the dead letters if it was delivered often enough.
 
         Args:
             after: Seconds until it is delivered again; None for the usual time.
             deadline: When to give up.
+
+        Returns:
+            The seconds until it is delivered again; None for a dead letter.
 
         Raises:
             SettleError: It is too late; see `check`.
@@ -181,12 +184,13 @@ class Delivery:
         attempts = self.message.delivery_attempts
         if attempts >= self._owner.retries:
             yield from self.dead_letter(deadline)
-            return
+            return None
         if after is None:
             after = usual_delay(attempts)  # as Java's pop consumer, and as brokers do
         yield from self.take_turn(deadline)
         yield from self._change(after, deadline)
         self.note(GIVEN_BACK)
+        return after
 
     def dead_letter(self, deadline: float) -> Flow[None]:
         """Move the message to the dead letters of the group; for errors see `retry`."""

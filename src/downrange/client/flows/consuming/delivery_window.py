@@ -39,6 +39,8 @@ _PULL_LEAST: Final = 32
 #: it; Apache's returns its default whatever is asked for.
 _PULL_BYTES_USUAL: Final = MIB // 4
 _PULL_BYTES: Final = MIB
+#: Most pulls of a window that are in flight.
+_PULLS_MAX: Final = 8
 _body_of: Final[Callable[[ReceivedMessage], bytes]] = attrgetter("body")
 _offset_of: Final[Callable[[ReceivedMessage], int]] = attrgetter("offset")
 
@@ -64,8 +66,17 @@ class Buffer:
         self.count = 0
         self.bytes = 0
 
-    def has_room(self, window: DeliveryWindow, window_count: int, queue_max: int) -> bool:
-        """Return whether a window may fetch: limits of all windows, and its share of them."""
+    def has_room(
+        self, window: DeliveryWindow, window_count: int, queue_count: int, queue_bytes: int
+    ) -> bool:
+        """Return whether a window may fetch: limits of all windows, its share of them, its own.
+
+        Args:
+            window: The window.
+            window_count: How many there are.
+            queue_count: Most messages of one.
+            queue_bytes: Most bytes of one; what is fetched last may go beyond it.
+        """
         if not self.count:
             return True
         needed = max(window.needed, 1)
@@ -73,8 +84,8 @@ class Buffer:
             return False
         share = max(1, window_count)
         return not window.count or (
-            window.count < min(queue_max, self.count_max // share + 1)
-            and window.bytes <= self.bytes_max // share
+            window.count < min(queue_count, self.count_max // share + 1)
+            and window.bytes <= min(queue_bytes, self.bytes_max // share)
         )
 
     def pull_limits(self, window_count: int, pull_batch: int) -> tuple[int, int | None]:
@@ -127,15 +138,20 @@ class DeliveryWindow:
 
     Attributes:
         next_offset: Where the next pull begins.
-        committed: The last offset that the broker, or the offset store, confirmed.
+        stride: The messages of an answer, if the last two had equally many and the queue had more;
+            else 0.
+        committed: The last offset that the broker, or the offset store, confirmed; None if that
+            is in doubt.
+        is_saved: Whether one was confirmed since the window was made.
         count: Messages that wait or run.
         bytes: The bytes of their bodies.
-        attempts: Offset -> failed attempts to handle it here, for messages that are not sent back.
         not_before: When an orderly queue may continue after a failure.
         is_stopped: Whether nothing is fetched or handed out any more.
         is_dropped: Whether results do not count any more.
         is_queued: Whether it stands in the line of windows with messages to hand out.
         is_paused: Whether the program paused this queue.
+        taken: Fires when the worker that was woken for its messages has begun, or ended, with one;
+            None without such a worker.
         needed: The bytes of the last answer, if it did not fit into the buffer; else 0.
         has_timer: Whether the broker can deliver a message after any number of seconds (5.x).
         locked_until: Until when the broker's lock is trusted.
@@ -157,17 +173,16 @@ class DeliveryWindow:
             "_done",
             "_highest",
             "_open",
-            "attempts",
             "bytes",
             "committed",
             "count",
         ),
         *("created_at", "failing_since", "failure", "handled_at", "has_lock", "has_timer"),
-        *("idle", "is_dropped", "is_lost", "is_unlocked"),
+        *("idle", "is_dropped", "is_lost", "is_saved", "is_unlocked"),
         *("is_paused", "is_queued", "is_stopped", "locked_until", "message_filter", "needed"),
         "next_offset",
         *("not_before", "postponed", "pulled_at", "queue", "replica", "room", "running"),
-        *("saving", "waiting"),
+        *("_advance", "_behind", "_size", "saving", "stride", "taken", "waiting"),
     )
 
     def __init__(
@@ -181,7 +196,11 @@ class DeliveryWindow:
         self.queue = queue
         self.message_filter = message_filter
         self.next_offset = first_offset
+        self.stride = 0
+        #: Of the last answer: how many offsets it went on, its bytes, and how many offsets follow.
+        self._advance = self._size = self._behind = 0
         self.committed: QueueOffset | None = None
+        self.is_saved = False
         self.waiting: deque[ReceivedMessage] = deque()
         #: Deliveries by their identity: a run may have no message that was begun.
         self.running: dict[int, Delivery] = {}
@@ -189,12 +208,12 @@ class DeliveryWindow:
         self.postponed: deque[tuple[float, ReceivedMessage]] = deque()
         self.count = 0
         self.bytes = 0
-        self.attempts: dict[int, int] = {}
         self.not_before = 0.0
         self.is_stopped = False
         self.is_dropped = False
         self.is_queued = False
         self.is_paused = False
+        self.taken: Signal | None = None
         self.needed = 0
         self.has_timer = False
         self.locked_until = 0.0
@@ -240,6 +259,28 @@ class DeliveryWindow:
         self._open.extend(map(_offset_of, messages))
         self.next_offset = next_offset
         self._count(len(messages), body_bytes(messages))
+
+    def note_answer(self, count: int, size: int, next_offset: int, max_offset: int) -> None:
+        """Note what an answer says about the next ones; call it before `add`.
+
+        Args:
+            count: Its messages.
+            size: The bytes of their bodies.
+            next_offset: The offset behind it.
+            max_offset: The end of the queue.
+        """
+        advance = next_offset - self.next_offset
+        self.stride = advance if advance == count == self._advance else 0
+        self._advance, self._size, self._behind = advance, size, max_offset - next_offset
+
+    def pulls_at_once(self, max_count: int, window_count: int) -> int:
+        """Return how many pulls to have in flight, for at most so many messages together."""
+        stride = self.stride
+        if not stride:
+            return 1
+        share = self._buffer.bytes_max // max(1, window_count)
+        fitting = min(max_count // stride, share // max(1, self._size))
+        return max(1, min(_PULLS_MAX, fitting, self._behind // stride))
 
     # ---- what handlers do --------------------------------------------------------------------
 
@@ -295,9 +336,6 @@ class DeliveryWindow:
             return
         messages = delivery.messages
         self._settle(list(map(_offset_of, messages)))
-        if self.attempts:
-            for message in messages:
-                self.attempts.pop(message.offset, None)
         self._count(-len(messages), -body_bytes(messages))
         self.room.fire()
 
@@ -307,14 +345,21 @@ class DeliveryWindow:
             self.share(delivery)
         self.running.pop(id(delivery), None)
         self.handled_at = now
+        if self.taken is not None:
+            self.note_taken()
         if self.is_stopped and not self.running:
             self.idle.fire()
+
+    def note_taken(self) -> None:
+        """Note that the worker that was woken is at work: the next pull may go."""
+        taken, self.taken = self.taken, None
+        if taken is not None:
+            taken.fire()
 
     def settle(self, message: ReceivedMessage) -> None:
         """Note that a message is done: handled, or the broker has it for another delivery."""
         if self.is_dropped:
             return
-        self.attempts.pop(message.offset, None)
         self._settle([message.offset])
         self._count(-1, -len(message.body))
         self.room.fire()
@@ -330,6 +375,11 @@ class DeliveryWindow:
             self.waiting.extendleft(reversed(messages))
             self.not_before = not_before
 
+    def note_saved(self, offset: QueueOffset) -> None:
+        """Note that the broker, or the offset store, has this offset."""
+        self.committed = offset
+        self.is_saved = True
+
     # ---- its lock and its end ----------------------------------------------------------------
 
     @property
@@ -343,6 +393,11 @@ class DeliveryWindow:
             self.committed = None  # the member that had it may have committed after this one
         self.has_lock = True
         self.locked_until = until
+
+    def doubt_lock(self) -> None:
+        """Trust neither the lock nor the last commit until the broker confirms them."""
+        self.committed = None
+        self.locked_until = 0.0
 
     def stop(self) -> None:
         """Fetch nothing and hand out nothing any more; what runs may end."""

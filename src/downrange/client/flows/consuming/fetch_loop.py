@@ -1,13 +1,20 @@
-"""The flow that fills one window: pull after pull, while there is room and the queue is ours."""
+"""The flow that fills one window: pull after pull, while there is room and the queue is ours.
+
+Apache's brokers return at most 32 messages, so a queue that lags would wait for the broker most of
+the time. Where answers are regular, several pulls are in flight, each for the messages behind those
+of the one before. An answer that does not follow the one before is dropped, and pulled again.
+"""
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from downrange.client.flows.consuming.delivery_window import body_bytes
+from downrange.client.flows.consuming.missing_shares import REGISTER_GRACE
 from downrange.client.flows.consuming.pull import PullStatus, pull
 from downrange.client.flows.consuming.verdicts import show_as_sent
-from downrange.client.flows.effects import Flow, Pause, Signal, UserCall, Wait
+from downrange.client.flows.effects import Flow, Gather, Pause, Signal, UserCall, Wait
 from downrange.client.flows.hooks import name_of
 from downrange.client.flows.names import with_namespace
 from downrange.client.flows.routing.lookup import refresh_route
@@ -17,9 +24,11 @@ from downrange.wire.codes import ReleaseVersion, ResponseCode
 from downrange.wire.system_names import RETRY_PREFIX
 
 if TYPE_CHECKING:
+    from downrange.client.flows.client_core import ClientCore
     from downrange.client.flows.consuming.delivery_window import DeliveryWindow
     from downrange.client.flows.consuming.group_state import GroupState
-    from downrange.model import QueueOffset, ReceivedMessage
+    from downrange.client.flows.consuming.pull import PullBatch
+    from downrange.model import ReceivedMessage
 
 #: Seconds that the reply to a held pull may take in addition.
 _ANSWER_MARGIN: Final = 15.0
@@ -27,6 +36,8 @@ _ANSWER_MARGIN: Final = 15.0
 _HELD_MIN: Final = 0.05
 #: Most seconds that it waits for room before it looks again.
 _WAIT_MAX: Final = 60.0
+#: Most seconds that the next pull waits for a worker that was woken.
+_TAKEN_MAX: Final = 0.01
 #: The broker does not know the subscription or its SQL, yet: the heartbeat is on the way, or lost.
 _NOT_REGISTERED: Final = frozenset(
     map(
@@ -37,8 +48,6 @@ _NOT_REGISTERED: Final = frozenset(
         ),
     )
 )
-#: Seconds in which that is normal: after a start, and after a broker's restart.
-_REGISTER_GRACE: Final = 10.0
 
 
 def fetch(member: GroupState, window: DeliveryWindow) -> Flow[None]:
@@ -68,38 +77,91 @@ def _fetch_once(member: GroupState, window: DeliveryWindow) -> Flow[None]:
         yield Wait(window.room, now + _WAIT_MAX)
         return
     max_count, max_bytes = member.buffer.pull_limits(len(member.windows), options.pull_batch)
-    batch = yield from pull(
+    ask = partial(_pull, member, window, entry.version, max_bytes=max_bytes)
+    pull_count = window.pulls_at_once(max_count, len(member.windows))
+    if pull_count == 1:
+        batch = yield from ask(window.next_offset, max_count, member.suspend)
+        yield from _take_answer(member, window, batch, now)
+        if batch.messages and batch.next_offset >= batch.max_offset:
+            yield from _let_handler_begin(core, window)
+        return
+    stride, first = window.stride, window.next_offset
+    counts = [stride] * (pull_count - 1) + [max_count]  # the last one finds out if more can be had
+    pulls = [ask(first + index * stride, count, 0.0) for index, count in enumerate(counts)]
+    answers: list[PullBatch | RocketMQError] = yield Gather(pulls, pull_count)
+    for index, answer in enumerate(answers):
+        if window.next_offset != first + index * stride:
+            member.counts.dropped_answers += pull_count - index
+            return
+        if isinstance(answer, RocketMQError):
+            raise answer
+        yield from _take_answer(member, window, answer, now)
+
+
+def _let_handler_begin(core: ClientCore, window: DeliveryWindow) -> Flow[None]:
+    """Let the handler begin before the next pull: the queue does not lag, so that counts more.
+
+    The pull costs a system call. A worker that is a thread would also wait for the interpreter's
+    lock, which this thread has until then.
+    """
+    if window.taken is None:
+        yield Pause(0.0)
+    else:
+        yield Wait(window.taken, core.clock.now() + _TAKEN_MAX)
+
+
+def _pull(
+    member: GroupState,
+    window: DeliveryWindow,
+    version: int,
+    offset: int,
+    max_count: int,
+    suspend: float,
+    *,
+    max_bytes: int | None,
+) -> Flow[PullBatch]:
+    core = member.core
+    return pull(
         core,
         window.queue,
-        window.next_offset,
+        offset,
         group=member.group,
         max_count=max_count,
         max_bytes=max_bytes,
         message_filter=window.message_filter,
-        subscription_version=entry.version,
-        suspend=options.suspend,
+        subscription_version=version,
+        suspend=suspend,
         replica=window.replica,
-        deadline=now + options.suspend + _ANSWER_MARGIN,
-        decode_body=options.decode_body,
+        deadline=core.clock.now() + suspend + _ANSWER_MARGIN,
+        decode_body=member.options.decode_body,
         message_class=member.message_class,
     )
+
+
+def _take_answer(
+    member: GroupState, window: DeliveryWindow, batch: PullBatch, asked_at: float
+) -> Flow[None]:
+    """Do what the answer of a pull says."""
     if window.is_stopped:
         return
-    window.pulled_at = core.clock.now()
+    window.pulled_at = member.core.clock.now()
+    seconds = window.pulled_at - asked_at
     rates = member.rates_of(window.queue.topic)
-    rates.pulled(len(batch.messages), window.pulled_at - now, window.pulled_at)
+    rates.pulled(len(batch.messages), seconds, window.pulled_at)
     if window.failing_since is not None:
         yield from member.note_recovery(window)
     window.replica = batch.replica
     window.has_timer = batch.version >= ReleaseVersion.V5_0_0
     if batch.status is PullStatus.MOVED:
-        yield from member.move(window, batch.next_offset, "the broker moved the group's offset")
+        reason = "the group was reset, or the queue does not have its offset any more"
+        yield from member.move(window, batch.next_offset, reason)
     elif batch.messages:
         messages = yield from passed_by_hooks(member, batch.messages)
-        _take_in(member, window, messages, batch.next_offset)
+        _take_in(member, window, batch, messages)
     else:
+        window.stride = 0
         window.next_offset = batch.next_offset
-        if batch.status is PullStatus.NO_NEW and window.pulled_at - now < _HELD_MIN:
+        if batch.status is PullStatus.NO_NEW and seconds < _HELD_MIN:
             yield Pause(_HELD_MIN)
 
 
@@ -124,17 +186,17 @@ def passed_by_hooks(
 def _take_in(
     member: GroupState,
     window: DeliveryWindow,
+    batch: PullBatch,
     messages: list[ReceivedMessage],
-    next_offset: QueueOffset,
 ) -> None:
-    """Add what was pulled, unless it does not fit: then it is pulled again when there is room."""
+    """Add what passed the hooks, unless it does not fit: then it is pulled again later."""
     if window.is_stopped:
         return
     buffer = member.buffer
     size = body_bytes(messages)
     if buffer.count and buffer.bytes + size > buffer.bytes_max:
         member.counts.dropped_answers += 1
-        window.needed = size
+        window.needed, window.stride = size, 0
         return
     window.needed = 0
     if window.queue.topic.startswith(RETRY_PREFIX):
@@ -143,7 +205,8 @@ def _take_in(
     if member.link is not None:
         for message in messages:
             member.link(message)
-    window.add(messages, next_offset)
+    window.note_answer(len(batch.messages), size, batch.next_offset, batch.max_offset)
+    window.add(messages, batch.next_offset)
     member.counts.fetched += len(messages)
     member.arrived(window)
 
@@ -154,9 +217,9 @@ def _note_failure(member: GroupState, window: DeliveryWindow, error: RocketMQErr
     if window.failing_since is None:
         window.failing_since = now
     if isinstance(error, TransportError) and window.is_sure:
-        member.doubt_locks(lambda broker: broker == window.queue.broker)
+        member.doubt_locks({window.queue.broker})
     is_new = window.failure is None
-    if error.code in _NOT_REGISTERED and now - window.failing_since < _REGISTER_GRACE:
+    if error.code in _NOT_REGISTERED and now - window.failing_since < REGISTER_GRACE:
         return
     window.failure = error
     if is_new:

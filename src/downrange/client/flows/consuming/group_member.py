@@ -19,21 +19,31 @@ from downrange.client.flows.consuming.delivery_window import DeliveryWindow
 from downrange.client.flows.consuming.fetch_loop import fetch
 from downrange.client.flows.consuming.group_state import RESTART, GroupState
 from downrange.client.flows.consuming.member_requests import serve_member
+from downrange.client.flows.consuming.offsets import group_offset
 from downrange.client.flows.consuming.pull import EVERYTHING, check_filter
 from downrange.client.flows.consuming.queue_locks import lock, unlock
 from downrange.client.flows.consuming.rebalance import rebalance, rebalance_loop
 from downrange.client.flows.consuming.running_state import running_state
-from downrange.client.flows.consuming.send_back import send_back
+from downrange.client.flows.consuming.send_back import DEAD_LETTER_LEVEL, delay_of, send_back
 from downrange.client.flows.consuming.timed_retry import send_timed_retry
-from downrange.client.flows.effects import Flow, Signal, UserCall, Wait
+from downrange.client.flows.consuming.verdicts import is_used_up
+from downrange.client.flows.effects import (
+    CALLS_AT_ONCE,
+    Flow,
+    Gather,
+    Signal,
+    UserCall,
+    Wait,
+)
 from downrange.client.flows.notices import (
     HandlerStuck,
     LockLost,
     QueueFailed,
+    WorkFailed,
 )
 from downrange.client.flows.routing.lookup import refresh_all
 from downrange.client.flows.routing.membership import send_heartbeats, unregister
-from downrange.errors import ClientClosed, SendFailed
+from downrange.errors import ClientClosed, RocketMQError, SendFailed
 from downrange.model import QueueOffset, ReceivedMessage
 from downrange.options.consumers import LOCK_TRUST
 from downrange.wire.bodies import ConsumeDirectlyBody
@@ -67,6 +77,7 @@ class GroupMember(GroupState):
         Raises:
             GroupTaken: The client has a consumer of this group.
             InvalidSql, SqlNotSupported: A broker refuses a filter.
+            StoreError: The store of offsets failed.
             RocketMQError: No name server answered.
         """
         core = self.core
@@ -85,8 +96,8 @@ class GroupMember(GroupState):
             yield from self.take_queues()
         except BaseException as error:
             self._give_up()
-            if isinstance(error, Exception) and isinstance(self._commits, LocalCommits):
-                yield from self._commits.release()
+            if isinstance(error, Exception):
+                yield from self._release_store()
             raise
 
     def _give_up(self) -> None:
@@ -142,19 +153,39 @@ class GroupMember(GroupState):
         yield from self._revoked([window.queue for window in windows])
         until = core.clock.now() + core.options.call_timeout
         yield Wait(self.rebalancing, until)
-        yield from self.hand_over(windows, until)
+        yield from self._set_free(windows, until)
         self._forget()
         yield from unregister(core, consumer=self.named_group, deadline=until)
         for window in windows:
             window.drop()
         self.windows.clear()
-        if isinstance(self._commits, LocalCommits):
-            yield from self._commits.release()
+        yield from self._release_store()
         return unfinished
+
+    def _release_store(self) -> Flow[None]:
+        """Tell the store of offsets, if there is one, that this member does not use it any more.
+
+        If the store fails, that is published: it must not keep the member from leaving.
+        """
+        if isinstance(self._commits, LocalCommits):
+            try:
+                yield from self._commits.release()
+            except RocketMQError as error:
+                what = f"releasing the offsets of group {self.group}"
+                self.core.notices.append(WorkFailed(what, error))
+                yield from self.core.publish()
+
+    def _set_free(self, windows: Sequence[DeliveryWindow], until: float) -> Flow[None]:
+        """Do what `hand_over` does; an unexpected error is reported, and the queues go even so."""
+        try:
+            yield from self.hand_over(windows, until)
+        except Exception as error:
+            yield from self.core.report(f"handing over queues of group {self.group}", error)
 
     def hand_over(self, windows: Sequence[DeliveryWindow], until: float) -> Flow[None]:
         """Commit, and give the queues free for others."""
         if self.is_auto_commit:
+            yield from self._find_lost(windows, until)
             yield from self.commit(windows, until)
         yield from self._unlock(windows, until)
 
@@ -174,6 +205,7 @@ class GroupMember(GroupState):
     def reset(self, offsets: dict[QueueId, int]) -> Flow[None]:
         """Continue queues at other offsets, and commit these."""
         for queue, offset in offsets.items():
+            self.unsaved.pop(queue, None)
             window = self.windows.get(queue)
             if window is not None:
                 yield from self.move(window, QueueOffset(offset), "the group was reset")
@@ -203,6 +235,7 @@ class GroupMember(GroupState):
             raise ClientClosed(f"the consumer of group {self.group!r}")
         yield from self._check_filters(filters, deadline)
         self.subscriptions.replace(filters, self.core.clock.wall_ms())
+        self.unread = {topic: why for topic, why in self.unread.items() if topic in filters}
         for window in self.windows.values():
             entry = self.subscriptions.get(window.queue.topic)
             if entry is not None:
@@ -226,15 +259,18 @@ class GroupMember(GroupState):
         message_filter: Filter,
         *,
         is_committed: bool,
-        is_locked: bool,
+        locked_until: float | None,
     ) -> Flow[DeliveryWindow]:
-        """Begin to read a queue that this member has."""
+        """Begin to read a queue that this member has; see `GroupState.open_window`."""
         now = self.core.clock.now()
         window = DeliveryWindow(queue, message_filter, offset, self.buffer, now)
-        if is_locked:
-            window.confirm_lock(now + LOCK_TRUST)
+        if locked_until is not None:
+            window.confirm_lock(locked_until)
         if is_committed:
-            window.committed = offset
+            window.note_saved(offset)
+        if window.has_lock and window.locked_until <= now:
+            window.doubt_lock()
+            self._doubt.fire()
         self.windows[queue] = window
         fetching = self.keep_running(f"fetching {queue}", partial(fetch, self, window))
         yield UserCall(self._spawn, (fetching,))
@@ -254,7 +290,9 @@ class GroupMember(GroupState):
             return
         yield from self._revoked([window.queue])
         if not window.is_lost:
-            yield from self.hand_over([window], core.clock.now() + core.options.call_timeout)
+            yield from self._set_free([window], core.clock.now() + core.options.call_timeout)
+        if self.is_shared and self.is_auto_commit and window.position != window.committed:
+            self.unsaved[window.queue] = core.clock.now(), window.position
         self._remove(window)
         self.changed.fire()
 
@@ -285,7 +323,8 @@ class GroupMember(GroupState):
         yield Wait(window.idle, core.clock.now() + self.options.handover_timeout)
         if self.is_closing or self.windows.get(window.queue) is not window:
             return
-        core.notices.append(QueueFailed(self.group, window.queue, None, f"{reason} to {offset}"))
+        what = f"continues at offset {offset}, because {reason}"
+        core.notices.append(QueueFailed(self.group, window.queue, None, what))
         yield from self.replace_window(window, offset)
         yield from core.publish()
 
@@ -297,9 +336,8 @@ class GroupMember(GroupState):
             offset,
             window.message_filter,
             is_committed=False,
-            is_locked=window.has_lock,
+            locked_until=window.locked_until if window.has_lock else None,
         )
-        moved.locked_until = window.locked_until
         moved.is_paused = window.is_paused
 
     def _revoked(self, queues: list[QueueId]) -> Flow[None]:
@@ -316,35 +354,57 @@ class GroupMember(GroupState):
     def done(self, messages: Sequence[ReceivedMessage]) -> None:
         """Note that messages were handled; their offsets are committed later."""
 
+    def read_again(self, delivery: Delivery) -> Flow[None]:
+        """Let the messages of a delivery come again, if it is not known what became of them."""
+        window = delivery.window
+        yield from self.move(window, window.position, "messages are to be read again")
+
     def give_back(
         self, window: DeliveryWindow, message: ReceivedMessage, verdict: Verdict, deadline: float
-    ) -> Flow[None]:
+    ) -> Flow[float | None]:
         """Have the broker deliver a message again, or keep it as a dead letter.
+
+        Returns:
+            The seconds until it is delivered again; None for a dead letter.
 
         Raises:
             RocketMQError: The broker refused, or did not answer; it may have the message even so.
         """
-        if not (yield from self._retry_by_timer(window, message, verdict, deadline)):
-            yield from send_back(
-                self.core,
-                self.group,
-                message,
-                window.queue,
-                verdict.level,
-                self.retries_max,
-                deadline=deadline,
-            )
-        if verdict.is_dead:
+        if verdict.is_dead or is_used_up(message, self.retries_max):
+            yield from self._send_back(window, message, DEAD_LETTER_LEVEL, deadline)
             self.counts.dead += 1
-        else:
-            self.counts.sent_back += 1
+            return None
+        seconds = verdict.after
+        if not (yield from self._retry_by_timer(window, message, seconds, deadline)):
+            yield from self._send_back(window, message, verdict.level, deadline)
+            seconds = delay_of(verdict.level, message.delivery_attempts)
+        self.counts.sent_back += 1
+        return seconds
+
+    def _send_back(
+        self, window: DeliveryWindow, message: ReceivedMessage, level: int, deadline: float
+    ) -> Flow[None]:
+        return send_back(
+            self.core,
+            self.group,
+            message,
+            window.queue,
+            level,
+            self.retries_max,
+            is_unit_mode=self.is_unit_mode,
+            deadline=deadline,
+        )
 
     def _retry_by_timer(
-        self, window: DeliveryWindow, message: ReceivedMessage, verdict: Verdict, deadline: float
+        self,
+        window: DeliveryWindow,
+        message: ReceivedMessage,
+        after: float | None,
+        deadline: float,
     ) -> Flow[bool]:
         """Have a 5.x broker deliver a message after the time that was asked for, if it can."""
-        after, inner = verdict.after, self.inner
-        if not after or verdict.is_dead or inner is None or not window.has_timer:
+        inner = self.inner
+        if not after or inner is None or not window.has_timer:
             return False
         broker, retries = window.queue.broker, self.retries_max
         try:
@@ -386,20 +446,68 @@ class GroupMember(GroupState):
         core = self.core
         windows = {queue: w for queue, w in self.windows.items() if not w.is_unlocked}
         deadline = core.clock.now() + core.options.call_timeout
+        before = self.doubts.copy()
         locked, refused = yield from lock(core, self.lock_group, windows, deadline=deadline)
+        kept: list[DeliveryWindow] = []
+        doubted: list[DeliveryWindow] = []
         for queue, window in windows.items():
             if queue in locked:
-                window.confirm_lock(core.clock.now() + LOCK_TRUST)
-                self.arrived(window)
+                (kept if window.is_sure else doubted).append(window)
             elif queue in refused and window.has_lock:
-                window.has_lock, window.is_lost, window.locked_until = False, True, 0.0
-                core.notices.append(LockLost(self.group, queue))
+                self._lose(window)
         yield from self.release([window for window in windows.values() if window.is_lost])
+        kept += yield from self._still_ours(doubted, deadline)
+        for window in kept:
+            if self.is_doubted(window.queue, before):
+                continue  # the broker may have freed its lock after it answered
+            window.confirm_lock(core.clock.now() + LOCK_TRUST)
+            self.arrived(window)
+        yield from self.release([window for window in doubted if window.is_lost])
         yield from core.publish()
+
+    def _find_lost(self, windows: Sequence[DeliveryWindow], deadline: float) -> Flow[None]:
+        """Note which windows, of those whose lock is in doubt, another member has read on."""
+        doubted = {window.queue: window for window in windows if not window.is_sure}
+        if not doubted:
+            return
+        yield Wait(self._renewal, deadline)
+        _, refused = yield from lock(self.core, self.lock_group, doubted, deadline=deadline)
+        for queue, window in doubted.items():
+            if queue in refused:
+                self._lose(window)
+        kept = [window for queue, window in doubted.items() if queue not in refused]
+        yield from self._still_ours(kept, deadline)
+        yield from self.core.publish()
+
+    def _still_ours(
+        self, windows: Sequence[DeliveryWindow], deadline: float
+    ) -> Flow[list[DeliveryWindow]]:
+        """Return the windows whose queue no other member had; that one's commit is to stay.
+
+        A window that was reset, and not committed since, is behind by intention. One whose broker
+        does not answer stays in doubt.
+        """
+        core = self.core
+        asked = [window for window in windows if window.is_saved]
+        asking = [group_offset(core, self.group, w.queue, deadline=deadline) for w in asked]
+        found: list[QueueOffset | RocketMQError | None] = yield Gather(asking, CALLS_AT_ONCE)
+        ours = [window for window in windows if not window.is_saved]
+        for window, saved in zip(asked, found, strict=True):
+            if isinstance(saved, int) and saved > window.position:
+                self._lose(window)
+            elif not isinstance(saved, Exception):
+                ours.append(window)
+        return ours
+
+    def _lose(self, window: DeliveryWindow) -> None:
+        window.has_lock, window.is_lost, window.locked_until = False, True, 0.0
+        self.core.notices.append(LockLost(self.group, window.queue))
 
     def _on_lost(self, address: str) -> None:
         """Doubt what a broker whose connection ended has: it may have begun anew."""
-        self.doubt_locks(lambda broker: self.core.routes.master_of(broker) == address)
+        self.lost_at[address] = self.core.clock.now()
+        routes = self.core.routes
+        self.doubt_locks({each for each in routes.brokers() if routes.master_of(each) == address})
 
     def _watch_loop(self) -> Flow[None]:
         """Report handlers that take too long."""

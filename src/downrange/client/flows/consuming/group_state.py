@@ -7,6 +7,7 @@ fetch, divide queues and report take a `GroupState`.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections import Counter
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -15,27 +16,33 @@ from downrange.allocation import strategy_of
 from downrange.client.flows.consuming.commits import BrokerCommits, LocalCommits, NoCommits
 from downrange.client.flows.consuming.consume_rates import TopicRates
 from downrange.client.flows.consuming.delivery_window import Buffer, DeliveryWindow
+from downrange.client.flows.consuming.missing_shares import MissingShares
 from downrange.client.flows.consuming.subscriptions import Subscriptions, member_entry
 from downrange.client.flows.effects import Flow, Pause, Signal, UserCall, Wait
 from downrange.client.flows.names import with_namespace
 from downrange.client.flows.notices import (
+    ClientIdTaken,
     CommitFailed,
     QueueFailed,
     QueueRecovered,
     SubscriptionsDiffer,
+    TopicUnread,
 )
+from downrange.client.flows.routing.lookup import missing_route
 from downrange.client.flows.validation import check_group
+from downrange.errors import BrokerNotFound
 from downrange.model import QueueOffset, ReceivedMessage
 from downrange.wire.system_names import HANDOVER_SUFFIX
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Collection, Iterable, Mapping
 
     from downrange.client.flows.client_core import ClientCore
     from downrange.client.flows.consuming.commits import Commits
     from downrange.client.flows.consuming.pull import Filter
     from downrange.client.flows.hooks import Hooks
     from downrange.client.flows.producing.producer_state import ProducerState
+    from downrange.client.flows.routing.routes import Route
     from downrange.errors import RocketMQError
     from downrange.model import QueueId
     from downrange.options.consumers import ConsumerOptions
@@ -43,6 +50,9 @@ if TYPE_CHECKING:
 
 #: Retries of a group whose option gives no number: Java's limit, and none with "orderly".
 _RETRIES: Final = 16
+#: Held pulls of idle queues that end per second, at most, and the longest hold, in seconds.
+_POLLS_PER_SECOND: Final = 100
+_SUSPEND_MAX: Final = 120.0
 #: Seconds until a flow that ended by an unexpected error is started again.
 RESTART: Final = 1.0
 _FROM_WHERE: Final = {
@@ -61,7 +71,8 @@ class ConsumerCounts(msgspec.Struct):
         sent_back: Given to the broker for another delivery.
         dead: Given to the broker as dead letters.
         given_up: Dropped after the last attempt, in the model "broadcast".
-        dropped_answers: Answers that did not fit into the buffer, and were pulled again.
+        dropped_answers: Answers that did not fit into the buffer, or did not follow the one before
+            them, and were pulled again.
         commits_failed: Commits that failed; each is repeated.
         rebalances: How often the queues were divided anew.
         renewed: Receipts that were renewed while handlers ran, in the mode "pop".
@@ -109,6 +120,8 @@ class GroupState(ABC):
         is_auto_commit: Whether offsets are committed without a call of the program.
         handle_now: Handles a message out of turn, for tools; None without a handler.
         rates: Topic -> what was done in the last minute.
+        missing: The topics of which it gets no queues.
+        mismatch: Other subscriptions of the group at a broker; None if there are none.
     """
 
     def __init__(
@@ -134,6 +147,7 @@ class GroupState(ABC):
         self.hooks = hooks
         self.strategy = strategy_of(options.strategy)
         self.arrived = arrived
+        self.is_unit_mode = core.options.is_unit_mode or options.unit_mode
         self.is_shared = options.model == "clustering"
         self.is_polled = is_polled
         has_retries = self.is_shared and not is_polled
@@ -157,15 +171,27 @@ class GroupState(ABC):
         self.handle_now: Callable[[ReceivedMessage], Flow[ConsumeDirectlyBody]] | None = None
         self.rates: dict[str, TopicRates] = {}
         self.last_commit_error: RocketMQError | None = None
+        self.missing = MissingShares(core, group)
+        self.mismatch: SubscriptionsDiffer | None = None
         #: Queue -> since when another member holds its lock.
         self.refused_since: dict[QueueId, float] = {}
         #: Queue -> why this member, although it has the lock, cannot begin to read it.
         self.untaken: dict[QueueId, RocketMQError] = {}
+        #: Subscribed topic -> why it has no queues to read.
+        self.unread: dict[str, str] = {}
+        #: Queue -> when it was given up without a commit, and the first offset that was not done.
+        self.unsaved: dict[QueueId, tuple[float, QueueOffset]] = {}
+        #: Address -> when a connection to it ended, or could not be opened, last.
+        self.lost_at: dict[str, float] = {}
+        #: Broker -> how often its locks came into doubt.
+        self.doubts: Counter[str] = Counter()
         self.started_ms = 0
         self._spawn = spawn
         #: Windows without room, in the order in which they began to wait.
         self._starved: dict[DeliveryWindow, None] = {}
-        self._is_mismatch_told = False
+        self._is_clash_told = False
+        #: Connections with this client's id that a broker had when it was asked last.
+        self._namesakes: tuple[str, ...] = ()
         #: Fires when locks are in doubt, and are to be renewed now.
         self._doubt = Signal()
         #: Fires when the running renewal of locks has ended.
@@ -198,7 +224,7 @@ class GroupState(ABC):
             self.subscriptions,
             model=self.options.model,
             start=_FROM_WHERE[start] if isinstance(start, str) else "CONSUME_FROM_TIMESTAMP",
-            unit_mode=self.core.options.is_unit_mode,
+            unit_mode=self.is_unit_mode,
             is_polled=self.is_polled,
         )
 
@@ -231,14 +257,35 @@ class GroupState(ABC):
             f"{queue}: another member holds its lock for {now - since:.1f} s"
             for queue, since in self.refused_since.items()
         ]
-        return refused + [f"{queue} cannot be taken: {why}" for queue, why in self.untaken.items()]
+        untaken = [f"{_place(queue)} cannot be taken: {why}" for queue, why in self.untaken.items()]
+        unread = [f"topic {topic} {why}" for topic, why in self.unread.items()]
+        return refused + untaken + unread + self.missing.problems()
+
+    def warnings(self) -> list[str]:
+        """Return what is wrong, although messages are consumed."""
+        return [] if self.mismatch is None else [self.mismatch.text]
+
+    def forget_unsubscribed(self) -> None:
+        """Forget what was noted about topics that are not subscribed any more."""
+        topics = set(self.subscriptions.topics)
+        self.missing.keep(topics)
+        for queue in [*self.refused_since, *self.untaken]:
+            if queue.topic not in topics:
+                self.refused_since.pop(queue, None)
+                self.untaken.pop(queue, None)
 
     # ---- windows -----------------------------------------------------------------------------
 
+    @property
+    def suspend(self) -> float:
+        """Seconds that a broker holds a pull: longer with many queues: idle ones cost less."""
+        return max(self.options.suspend, min(_SUSPEND_MAX, len(self.windows) / _POLLS_PER_SECOND))
+
     def may_fetch(self, window: DeliveryWindow) -> bool:
         """Return whether a window has room; if not, `settled` fires its signal later."""
+        options = self.options
         is_free = not window.is_paused and self.buffer.has_room(
-            window, len(self.windows), self.options.queue_messages
+            window, len(self.windows), options.queue_messages, options.queue_bytes
         )
         if is_free:
             self._starved.pop(window, None)
@@ -253,16 +300,21 @@ class GroupState(ABC):
             for window in starved:
                 window.room.fire()
 
-    def doubt_locks(self, is_doubted: Callable[[str], bool]) -> None:
+    def doubt_locks(self, brokers: Collection[str]) -> None:
         """Doubt what brokers have: they may have lost commits, and given locks to others.
 
-        Their locks are not trusted until they are confirmed, which is tried at once.
+        Their locks are not trusted until they are confirmed, which is tried at once. An answer to
+        a request from before the doubt confirms nothing: see `is_doubted`.
         """
+        self.doubts.update(brokers)
         for window in self.windows.values():
-            if self.is_shared and is_doubted(window.queue.broker):
-                window.committed = None
-                window.locked_until = 0.0
+            if self.is_shared and window.queue.broker in brokers:
+                window.doubt_lock()
                 self._doubt.fire()
+
+    def is_doubted(self, queue: QueueId, before: Counter[str]) -> bool:
+        """Return whether the lock of a queue came into doubt since `before`, a copy of `doubts`."""
+        return self.doubts[queue.broker] != before[queue.broker]
 
     @abstractmethod
     def open_window(
@@ -272,9 +324,17 @@ class GroupState(ABC):
         message_filter: Filter,
         *,
         is_committed: bool,
-        is_locked: bool,
+        locked_until: float | None,
     ) -> Flow[DeliveryWindow]:
-        """Begin to read a queue that this member has."""
+        """Begin to read a queue that this member has.
+
+        Args:
+            queue: The queue.
+            offset: Where to begin.
+            message_filter: Which messages are pulled.
+            is_committed: Whether the broker, or the offset store, has this offset.
+            locked_until: Until when the lock is trusted; 0 if it is in doubt, None without one.
+        """
 
     @abstractmethod
     def release(self, windows: Iterable[DeliveryWindow]) -> Flow[None]:
@@ -338,6 +398,32 @@ class GroupState(ABC):
             self.core.notices.append(QueueFailed(self.group, queue, error, "cannot be taken"))
         self.untaken[queue] = error
 
+    def note_route(self, topic: str, route: Route | None) -> Flow[None]:
+        """Note whether a subscribed topic has queues to read; why not is published once.
+
+        The retry topic is left out: brokers create it after the first heartbeat.
+        """
+        if topic == self.subscriptions.retry_topic or (route is not None and route.readable):
+            self.unread.pop(topic, None)
+            return
+        problem, next_step = yield from self._why_unread(topic, route)
+        if self.unread.get(topic) != problem:
+            self.core.notices.append(TopicUnread(self.group, topic, problem, next_step))
+        self.unread[topic] = problem
+
+    def _why_unread(self, topic: str, route: Route | None) -> Flow[tuple[str, str]]:
+        """Return why a topic has no queues to read, and the next step."""
+        if route is not None:
+            return "has no queue that may be read", f"`downrange topic show {topic}` shows why"
+        core = self.core
+        name = with_namespace(topic, core.options.namespace)
+        deadline = core.clock.now() + core.options.call_timeout
+        error = yield from missing_route(core, name, deadline, "")
+        if isinstance(error, BrokerNotFound):
+            step = "Start a broker, or wait until it has registered; `downrange doctor "
+            return "has no route: no broker is registered", f"{step}{error.address}` shows more"
+        return "does not exist", "`downrange topic list` shows the topics"
+
     def note_recovery(self, window: DeliveryWindow) -> Flow[None]:
         """Publish that a queue can be read again, if it was published that it cannot."""
         was_told, window.failure = window.failure is not None, None
@@ -349,9 +435,28 @@ class GroupState(ABC):
     def note_mismatch(self, theirs: Mapping[str, str]) -> Flow[None]:
         """Publish, once, that the brokers have other subscriptions for the group than ours."""
         ours = {body.topic: body.sub_string for body in self.subscriptions.bodies()}
+        before, self.mismatch = self.mismatch, None
         if theirs == ours:
-            self._is_mismatch_told = False
-        elif not self._is_mismatch_told:
-            self._is_mismatch_told = True
-            self.core.notices.append(SubscriptionsDiffer(self.group, ours, dict(theirs)))
+            return
+        self.mismatch = SubscriptionsDiffer(self.group, ours, dict(theirs))
+        if before is None:
+            self.core.notices.append(self.mismatch)
             yield from self.core.publish()
+
+    def note_connections(self, addresses: tuple[str, ...]) -> Flow[None]:
+        """Publish, once, that several clients have this client's id.
+
+        Seen twice in a row: a broker may not have noticed yet that a connection has ended.
+        """
+        before, self._namesakes = self._namesakes, addresses if len(addresses) > 1 else ()
+        if len(set(before) & set(addresses)) > 1 and not self._is_clash_told:
+            self._is_clash_told = True
+            self.core.notices.append(ClientIdTaken(self.group, self.core.client_id, addresses))
+            yield from self.core.publish()
+        elif len(addresses) <= 1:
+            self._is_clash_told = False
+
+
+def _place(queue: QueueId) -> str:
+    """Return the name of a queue; -1 stands for all queues of a broker."""
+    return f"{queue.topic} of {queue.broker}" if queue.number < 0 else str(queue)

@@ -10,12 +10,14 @@ from typing import TYPE_CHECKING, Final, Literal, TypeAlias, TypeVar
 
 from downrange.checks import check_between, check_type
 from downrange.client.flows.consuming.physical_queues import earliest_ms, search_parts
+from downrange.client.flows.effects import Signal, Wait
 from downrange.client.flows.names import named_queue, with_namespace
 from downrange.client.flows.routing.lookup import find_master, find_route, refresh_route
 from downrange.client.flows.routing.queue_mapping import is_logical
 from downrange.client.flows.validation import check_group, check_queue
 from downrange.errors import NotFound, OptionError, QueueMoved
 from downrange.model import QueueId, QueueOffset
+from downrange.wire.codes import ReleaseVersion
 from downrange.wire.fields import request_command
 from downrange.wire.headers import (
     CommitOffsetRequest,
@@ -35,6 +37,7 @@ if TYPE_CHECKING:
     from downrange.client.flows.client_core import ClientCore
     from downrange.client.flows.effects import Flow
     from downrange.client.flows.routing.routes import Route
+    from downrange.wire.command import Command
     from downrange.wire.fields import Header
 
 ResultT = TypeVar("ResultT")
@@ -110,8 +113,8 @@ def _ask_offset(
     deadline: float,
 ) -> Flow[QueueOffset]:
     named = _named(core, queue)
-    fields = yield from _ask_master(core, named, header(named.topic, named.number), deadline)
-    return QueueOffset(OffsetReply.from_fields(fields).offset)
+    reply = yield from _ask_master(core, named, header(named.topic, named.number), deadline)
+    return QueueOffset(OffsetReply.from_fields(reply.fields).offset)
 
 
 def search_offset(
@@ -119,9 +122,9 @@ def search_offset(
 ) -> Flow[QueueOffset]:
     """Return the offset at which to start reading messages that were stored from a time on.
 
-    A 5.x broker returns the offset of the first message stored at that time or later, or the
-    offset of the next new message when all are older. A 4.9 broker returns the message nearest in
-    time, which may be older, or the last message when all are older.
+    With a 5.x broker it is the offset of the first message stored at that time or later, or the
+    offset of the next new message when all are older. A 4.9 broker finds the message nearest in
+    time, or the last message when all are older, so some messages may be older; none is left out.
 
     Raises:
         OptionError: The time has no time zone.
@@ -133,8 +136,13 @@ def search_offset(
     if is_logical(named.broker):
         return QueueOffset((yield from search_parts(core, named, at_ms, deadline)))
     header = OffsetByTimeRequest(named.topic, named.number, at_ms)
-    fields = yield from _ask_master(core, named, header, deadline)
-    return QueueOffset(OffsetReply.from_fields(fields).offset)
+    reply = yield from _ask_master(core, named, header, deadline)
+    if reply.version < ReleaseVersion.V5_0_0:
+        # Of several messages of that very millisecond it finds any, and those before it would be
+        # left out. A millisecond earlier, it finds none after the first of them.
+        header = OffsetByTimeRequest(named.topic, named.number, at_ms - 1)
+        reply = yield from _ask_master(core, named, header, deadline)
+    return QueueOffset(OffsetReply.from_fields(reply.fields).offset)
 
 
 def earliest_store_time(
@@ -149,8 +157,8 @@ def earliest_store_time(
         at_ms = yield from earliest_ms(core, named, deadline)
     else:
         header = EarliestTimeRequest(named.topic, named.number)
-        fields = yield from _ask_master(core, named, header, deadline)
-        at_ms = EarliestTimeReply.from_fields(fields).timestamp
+        reply = yield from _ask_master(core, named, header, deadline)
+        at_ms = EarliestTimeReply.from_fields(reply.fields).timestamp
     return None if at_ms < 0 else datetime.fromtimestamp(at_ms / 1000, UTC)
 
 
@@ -171,16 +179,19 @@ def group_offset(
     name = with_namespace(group, core.options.namespace)
     header = GroupOffsetRequest(name, named.topic, named.number, set_zero_if_not_found=False)
     try:
-        fields = yield from _ask_master(core, named, header, deadline)
+        reply = yield from _ask_master(core, named, header, deadline)
     except NotFound:
         return None
-    return QueueOffset(OffsetReply.from_fields(fields).offset)
+    return QueueOffset(OffsetReply.from_fields(reply.fields).offset)
 
 
 def set_group_offset(
     core: ClientCore, group: str, queue: QueueId, offset: int, *, deadline: float
 ) -> Flow[None]:
     """Commit the offset of a group in a queue; it may be lower than before.
+
+    The first commit of a group to a topic of a broker goes alone, and others wait for its answer:
+    of two at a time, Apache's brokers may keep one and lose the other.
 
     Raises:
         RouteNotFound: No route names the queue's broker, or it has no master.
@@ -191,7 +202,22 @@ def set_group_offset(
     named = _named(core, queue)
     name = with_namespace(group, core.options.namespace)
     header = CommitOffsetRequest(name, named.topic, named.number, offset)
-    yield from _ask_master(core, named, header, deadline)
+    place = (named.broker, name, named.topic)
+    while (first := core.first_commits.get(place)) is not None and not first.is_fired:
+        is_over: bool = yield Wait(first, deadline)
+        if not is_over:
+            break  # the request below fails
+    if first is not None:
+        yield from _ask_master(core, named, header, deadline)
+        return
+    core.first_commits[place] = first = Signal()
+    try:
+        yield from _ask_master(core, named, header, deadline)
+    except BaseException:
+        del core.first_commits[place]  # the next one is the first
+        raise
+    finally:
+        first.fire()
 
 
 def _named(core: ClientCore, queue: QueueId) -> QueueId:
@@ -235,9 +261,7 @@ def _queue_count(route: Route, broker: str) -> int | None:
     return max(counts, default=None)
 
 
-def _ask_master(
-    core: ClientCore, queue: QueueId, header: Header, deadline: float
-) -> Flow[dict[str, str]]:
+def _ask_master(core: ClientCore, queue: QueueId, header: Header, deadline: float) -> Flow[Command]:
     address = yield from find_master(core, queue, deadline)
     try:
         reply = yield from core.ask(address, request_command(header), deadline, queue.topic)
@@ -245,7 +269,7 @@ def _ask_master(
         yield from refresh_route(core, queue.topic, deadline)
         address = yield from find_master(core, queue, deadline)
         reply = yield from core.ask(address, request_command(header), deadline, queue.topic)
-    return reply.fields
+    return reply
 
 
 def ms_of(name: str, at: datetime) -> int:

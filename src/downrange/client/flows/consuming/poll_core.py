@@ -76,8 +76,10 @@ class PollCore:
         """Leave the group. What the last poll returned is not done, and will be returned again."""
         self._let_go(self._out)
         self._out = []
-        yield from self.member.exit(deadline)
-        self._arrival.fire()
+        try:
+            yield from self.member.exit(deadline)
+        finally:
+            self._arrival.fire()
 
     # ---- polling -----------------------------------------------------------------------------
 

@@ -23,6 +23,7 @@ from downrange.client.flows.consuming.delivery_window import Buffer, DeliveryWin
 from downrange.client.flows.consuming.fetch_loop import passed_by_hooks
 from downrange.client.flows.consuming.first_offset import first_offset
 from downrange.client.flows.consuming.group_member import GroupMember
+from downrange.client.flows.consuming.missing_shares import no_share
 from downrange.client.flows.consuming.offsets import set_group_offset
 from downrange.client.flows.consuming.pop import PopStatus, pop, wait_for_messages
 from downrange.client.flows.consuming.pop_sources import PopSource, brokers_of, watch
@@ -38,9 +39,11 @@ from downrange.client.flows.effects import (
 from downrange.client.flows.names import shown_queue, with_namespace
 from downrange.client.flows.notices import CommitFailed, QueueFailed, QueueRecovered, WorkFailed
 from downrange.client.flows.routing.lookup import refresh_route
+from downrange.client.flows.routing.membership import heartbeat_failures
 from downrange.errors import PopNotSupported, RocketMQError, SettleError
 from downrange.model import QueueId, QueueOffset
 from downrange.options import SimpleOptions
+from downrange.wire.codes import ResponseCode
 from downrange.wire.pop_receipts import PLAIN
 from downrange.wire.system_names import RETRY_PREFIX
 
@@ -77,6 +80,7 @@ _RENEWED_AFTER: Final = 0.5
 _FULL_PAUSE: Final = 1.0
 #: Seconds of one watch: a member that leaves must not keep a broker's notice for itself for long.
 _WATCH: Final = 5.0
+_NO_GROUP: Final = int(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST)
 _WAIT_MAX: Final = 60.0
 
 
@@ -126,12 +130,14 @@ class PopMember(GroupMember):
         Raises:
             PopNotSupported: A broker is older than 5.0; the others are popped even so.
         """
+        self.forget_unsubscribed()
         wanted: set[tuple[str, str]] = set()
         is_complete = True
         for topic in list(self.subscriptions.filters):
             brokers, is_whole = yield from self._brokers_of(topic)
             wanted.update((topic, broker) for broker in brokers)
             is_complete = is_complete and is_whole
+        yield from self.core.publish()
         yield from self._close_sources(wanted)
         refusal = None
         for place in sorted(wanted - self.sources.keys()):
@@ -151,19 +157,52 @@ class PopMember(GroupMember):
         try:
             deadline = core.clock.now() + core.options.call_timeout
             route = core.routes.get(name) or (yield from refresh_route(core, name, deadline))
-        except RocketMQError:
+        except RocketMQError as error:
+            self.missing.note(topic, no_share(error))
             return popped, False
-        if route is None:
-            return set(), False
-        late = (yield from self._begin(route)) - popped
-        return set(brokers_of(route)) - late, not late
+        self.missing.note_found(topic)
+        yield from self.note_route(topic, route)
+        brokers: set[str] = set()
+        late: dict[str, RocketMQError] = {}
+        if route is not None:
+            brokers = set(brokers_of(route))
+            failures = yield from self._begin(route)
+            late = {broker: error for broker, error in failures.items() if broker not in popped}
+        self._note_late(topic, brokers, late)
+        return brokers - late.keys(), route is not None and not late
 
-    def _begin(self, route: Route) -> Flow[set[str]]:
+    def _note_late(self, topic: str, brokers: set[str], late: dict[str, RocketMQError]) -> None:
+        """Note why brokers are not popped yet, and which of them can be popped now."""
+        for place in [each for each in self.untaken if each.topic == topic]:
+            if place.broker not in late:
+                del self.untaken[place]
+                if place.broker in brokers:
+                    self.core.notices.append(QueueRecovered(self.group, place))
+        for broker, error in late.items():
+            self.note_untaken(QueueId(topic, broker, -1), error)
+
+    def _begin(self, route: Route) -> Flow[dict[str, RocketMQError]]:
         """Commit where the group begins in queues in which it has no offset.
 
+        A broker creates the group when a heartbeat comes. If the first one was lost, it does not
+        have the group, and gets another one.
+
         Returns:
-            The brokers that did not answer. A pop of them would begin with the oldest message.
+            Broker -> why that failed. A pop of it would begin with the oldest message.
         """
+        failures = yield from self._find_starts(route)
+        asked = {error.address for error in failures.values() if error.code == _NO_GROUP}
+        if not asked:
+            return failures
+        unregistered = yield from heartbeat_failures(self.core, sorted(filter(None, asked)))
+        failures = yield from self._find_starts(route)
+        return {
+            broker: unregistered.get(error.address or "", error)
+            for broker, error in failures.items()
+        }
+
+    def _find_starts(self, route: Route) -> Flow[dict[str, RocketMQError]]:
+        """Try `_begin` once."""
         core = self.core
         named = [queue for queue in route.readable if queue not in self._begun]
         deadline = core.clock.now() + core.options.call_timeout
@@ -180,13 +219,13 @@ class PopMember(GroupMember):
             ],
             CALLS_AT_ONCE,
         )
-        late: set[str] = set()
+        failures: dict[str, RocketMQError] = {}
         for queue, outcome in zip(named, outcomes, strict=True):
             if isinstance(outcome, RocketMQError):
-                late.add(route.broker_of(queue) or queue.broker)
+                failures[route.broker_of(queue) or queue.broker] = outcome
             else:
                 self._begun.add(queue)
-        return late
+        return failures
 
     def _open_source(self, topic: str, broker: str) -> Flow[None]:
         yield from self._try(topic, broker)
@@ -288,7 +327,8 @@ class PopMember(GroupMember):
             except PopNotSupported as error:
                 refusal = error
             if refusal is not None and self._refusal is None:
-                yield from self.core.report(f"popping of group {self.group}", refusal)
+                self.core.notices.append(WorkFailed(f"popping of group {self.group}", refusal))
+                yield from self.core.publish()
             self._refusal = refusal
             interval = self.options.rebalance_interval
             wait = interval if is_complete else min(interval, _INCOMPLETE)
@@ -425,26 +465,40 @@ class PopMember(GroupMember):
         self._acks += deliveries
         self._ack_due.fire()
 
+    def read_again(self, delivery: Delivery) -> Flow[None]:
+        """Leave messages to the broker, which delivers them again when their time is over."""
+        for message in delivery.messages:
+            if self._popped.pop(id(message), None) is not None:
+                delivery.window.settle(message)
+        self._room.fire()
+        return
+        yield  # a flow
+
     def give_back(
         self, window: DeliveryWindow, message: ReceivedMessage, verdict: Verdict, deadline: float
-    ) -> Flow[None]:
+    ) -> Flow[float | None]:
         """Have the broker deliver a message again, or keep it as a dead letter.
+
+        Returns:
+            The seconds until it is delivered again; None for a dead letter.
 
         Raises:
             RocketMQError: The broker refused, or did not answer.
         """
         del window
         popped = self._popped.get(id(message))
-        if popped is None:
-            return  # its time is over: the broker delivers it again
-        try:
-            if verdict.is_dead:
-                yield from popped.dead_letter(deadline)
-            else:
-                yield from popped.retry(verdict.after, deadline)
-        except SettleError:
-            self.expired += 1
-        self._popped.pop(id(message), None)
+        seconds: float | None = 0.0  # if its time is over, the broker delivers it again
+        if popped is not None:
+            try:
+                if verdict.is_dead:
+                    yield from popped.dead_letter(deadline)
+                    seconds = None
+                else:
+                    seconds = yield from popped.retry(verdict.after, deadline)
+            except SettleError:
+                self.expired += 1
+            self._popped.pop(id(message), None)
+        return seconds
 
     def _ack_loop(self) -> Flow[None]:
         """Acknowledge until the member has left: running handlers end after it began to leave."""
@@ -514,11 +568,13 @@ class PopMember(GroupMember):
 
     def problems(self) -> list[str]:
         """Return what is wrong with the sources."""
-        return [
+        failed = [
             f"{topic} of {broker} cannot be popped: {source.failure}"
             for (topic, broker), source in self.sources.items()
             if source.failure is not None
-        ] + ([] if self._refusal is None else [str(self._refusal)])
+        ]
+        refused = [] if self._refusal is None else [str(self._refusal)]
+        return super().problems() + failed + refused
 
     def _report(self, source: PopSource, error: RocketMQError | None) -> None:
         queue = QueueId(source.topic, source.broker, -1)

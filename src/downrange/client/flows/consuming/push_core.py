@@ -12,6 +12,7 @@ nor counted as done; its new owner handles it.
 from __future__ import annotations
 
 from collections import deque
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from downrange.client.flows.consuming.consume_traces import TracedBatch, trace_after, trace_before
@@ -20,6 +21,9 @@ from downrange.client.flows.consuming.pop_member import PopMember
 from downrange.client.flows.consuming.verdicts import (
     Verdict,
     as_dead,
+    check_answer,
+    is_done,
+    is_used_up,
     plan_of,
     show_as_sent,
     verdict_of,
@@ -35,7 +39,7 @@ from downrange.wire.bodies import ConsumeDirectlyBody
 from downrange.wire.consumer_bodies import ConsumeResult
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
     from downrange.client.flows.client_core import ClientCore
     from downrange.client.flows.consuming.delivery_window import Delivery, DeliveryWindow
@@ -47,6 +51,8 @@ if TYPE_CHECKING:
 _IDLE_MAX: Final = 60.0
 #: Seconds until a message is handled again here, when the broker could not take it back.
 _LOCAL_RETRY: Final = 5.0
+#: Doublings of the first pause until it is longer than that.
+_DOUBLINGS: Final = 3
 #: Seconds for a request that sends a message back.
 _SEND_BACK_TIMEOUT: Final = 5.0
 #: Handlers that take less than this, in seconds, do not need a second worker.
@@ -146,8 +152,10 @@ class PushCore:
 
     def exit(self, deadline: float) -> Flow[list[DeliveryWindow]]:
         """Leave the group and end the workers; see `GroupMember.exit`."""
-        unfinished = yield from self.member.exit(deadline)
-        self.end_workers()
+        try:
+            unfinished = yield from self.member.exit(deadline)
+        finally:
+            self.end_workers()
         until = self.core.clock.now() + self.core.options.call_timeout
         yield from self.inner.exit(until)
         yield from self.tracer.exit(until)
@@ -175,11 +183,15 @@ class PushCore:
         if not window.is_queued and (window.waiting or window.postponed):
             window.is_queued = True
             self._line.append(window)
-        self._wake()
+        if self._wake() and window.taken is None:
+            window.taken = Signal()
 
-    def _wake(self) -> None:
-        if self._idle and self._line and not self.is_paused:
+    def _wake(self) -> bool:
+        """Wake a worker, if one is idle and there is work; return whether there was one."""
+        is_due = bool(self._idle and self._line) and not self.is_paused
+        if is_due:
             self._idle.pop().fire()
+        return is_due
 
     def _wake_all(self) -> None:
         idle, self._idle = self._idle, []
@@ -194,9 +206,13 @@ class PushCore:
         while line:
             window = line.popleft()
             window.is_queued = False
-            if not self._may_take(window, now):
+            is_quick = self._average < _QUICK
+            may_take = self._may_take(window, now)
+            if not is_quick or not may_take:
+                window.note_taken()  # else the end of the handler comes soon enough
+            if not may_take:
                 continue
-            if self._average < _QUICK and self._handle_run is not None:
+            if is_quick and self._handle_run is not None:
                 delivery = window.take_run(_RUN_MAX, now)
             else:
                 delivery = window.take(self.options.batch, now)
@@ -241,12 +257,15 @@ class PushCore:
             if delivery.rest is not None and handle_run is not None:
                 call = UserCall(handle_run, (handler, delivery))
             else:
-                call = UserCall(handler, (delivery.messages if is_batch else delivery.messages[0],))
+                messages = delivery.messages  # the handler may change its list
+                call = UserCall(handler, (list(messages) if is_batch else messages[0],))
             try:
                 if self._is_watched:
                     yield from self._watched(call, delivery)
                 else:
-                    yield call
+                    answer: object = yield call
+                    if answer is not None:
+                        check_answer(answer)
             except (Exception, SystemExit) as error:
                 yield from self.fail(delivery, error)
             except BaseException as error:
@@ -261,7 +280,7 @@ class PushCore:
         context = HandleContext(
             group=self.member.group,
             queue=delivery.window.queue,
-            messages=delivery.messages,
+            messages=tuple(delivery.messages),
             namespace=core.options.namespace,
         )
         yield from run_observers(hooks.before_handle, (context,), core.report)
@@ -272,7 +291,8 @@ class PushCore:
                 trace, delivery.messages, group=self.member.group, request_id=request_id
             )
         try:
-            yield call
+            answer: object = yield call
+            check_answer(answer)
         except (Exception, SystemExit) as error:  # the user's code
             context.error = error
         if trace is not None and traced is not None:
@@ -292,10 +312,12 @@ class PushCore:
         argument = [message] if self.options.batch > 1 else message
         result, remark = ConsumeResult.SUCCESS, None
         try:
-            yield UserCall(handler, (argument,), may_block=True)
+            answer: object = yield UserCall(handler, (argument,), may_block=True)
+            check_answer(answer)
         except (Exception, SystemExit) as error:
-            result = ConsumeResult.LATER if self.is_signal(error) else ConsumeResult.THREW
-            remark = f"{type(error).__name__}: {error}"
+            if not is_done(error):
+                result = ConsumeResult.LATER if self.is_signal(error) else ConsumeResult.THREW
+                remark = f"{type(error).__name__}: {error}"
         return ConsumeDirectlyBody(
             consume_result=result.value,
             remark=remark,
@@ -381,111 +403,173 @@ class PushCore:
     # ---- failures ----------------------------------------------------------------------------
 
     def fail(self, delivery: Delivery, error: BaseException) -> Flow[None]:
-        """Do what the exception of a handler asks for, and publish it with the plan."""
-        window, counts = delivery.window, self.member.counts
-        if delivery.rest is None:
-            verdict = verdict_of(delivery.messages, error)
-        else:  # all of the run before the last one are done
-            last = delivery.messages[-1:]
-            verdict = verdict_of(last, error, done=delivery.messages[:-1])
-        counts.failed += len(verdict.failed)
-        now = self.core.clock.now()
-        self.member.rates_of(delivery.messages[0].topic).failed(
-            len(verdict.failed), now - delivery.started_at, now
-        )
-        counts.handled += len(verdict.done)
-        for message in verdict.done:
-            window.settle(message)
-        self.member.done(verdict.done)
-        if window.is_dropped:
-            plan = "its queue belongs to another member now, which handles it"
-        elif not self.member.is_shared:
-            plan = yield from self._try_here(delivery, verdict)
-        elif self.is_orderly:
-            plan = yield from self._keep_order(window, verdict)
-        else:
-            plan = yield from self._deliver_again(window, verdict)
-        window.end(delivery, self.core.clock.now())
-        self._continue(window)
+        """Do what the exception of a handler asks for, and publish it with the plan.
+
+        Whatever happens here, the delivery ends. Else its queue would wait for it for ever.
+        """
+        window = delivery.window
+        verdict = yield from self._judge(delivery, error)
+        if not verdict.failed:
+            self.finish(delivery)
+            return
+        self._note_failure(delivery, verdict)
+        try:
+            plan, pause = yield from self._repeat(window, verdict)
+        except Exception as unexpected:
+            yield from self.core.report(f"a failure of group {self.member.group}", unexpected)
+            plan, pause = "it is delivered again", None
+            yield from self.member.read_again(delivery)
+        finally:
+            window.end(delivery, self.core.clock.now())
+            self._continue(window)
+        if pause is not None:
+            yield from self._continue_in(window, pause)
         if not self.is_signal(error):
             self.core.user_errors += 1
         notice = HandlerFailed(self.member.group, verdict.failed[0], error, plan)
         self.core.notices.append(notice)
         yield from self.core.publish()
 
-    def _keep_order(self, window: DeliveryWindow, verdict: Verdict) -> Flow[str]:
+    def fail_to_its_end(self, delivery: Delivery, error: BaseException) -> Flow[None]:
+        """Do what `fail` does, in the background: a caller that gives up does not end it."""
+        ended = Signal()
+
+        def failing() -> Flow[None]:
+            try:
+                yield from self.fail(delivery, error)
+            finally:
+                ended.fire()
+
+        yield UserCall(self._spawn, (failing(),))
+        while not ended.is_fired:
+            yield Wait(ended, self.core.clock.now() + _IDLE_MAX)
+
+    def _judge(self, delivery: Delivery, error: BaseException) -> Flow[Verdict]:
+        """Return what the exception means; one that cannot be read is a failure like any other."""
+        messages, done = delivery.messages, delivery.messages[:0]
+        if delivery.rest is not None:  # all of the run before the last one are done
+            messages, done = messages[-1:], messages[:-1]
+        try:
+            return verdict_of(messages, error, done=done)
+        except Exception as unexpected:  # a `Retry` of the user without the fields of ours
+            yield from self.core.report(f"an exception of group {self.member.group}", unexpected)
+            return Verdict(done, messages)
+
+    def _note_failure(self, delivery: Delivery, verdict: Verdict) -> None:
+        """Count what a handler did, and settle the messages that are done even so."""
+        counts, now = self.member.counts, self.core.clock.now()
+        counts.failed += len(verdict.failed)
+        self.member.rates_of(delivery.messages[0].topic).failed(
+            len(verdict.failed), now - delivery.started_at, now
+        )
+        counts.handled += len(verdict.done)
+        for message in verdict.done:
+            delivery.window.settle(message)
+        self.member.done(verdict.done)
+
+    def _repeat(self, window: DeliveryWindow, verdict: Verdict) -> Flow[tuple[str, float | None]]:
+        """Have failed messages handled again, or given up.
+
+        Returns:
+            The plan for the log, and the seconds after which the window goes on; None if it does
+            not wait.
+        """
+        if window.is_dropped:
+            return "its queue belongs to another member now, which handles it", None
+        if not self.member.is_shared:
+            return self._try_here(window, verdict)
+        if self.is_orderly:
+            return (yield from self._keep_order(window, verdict))
+        return (yield from self._deliver_again(window, verdict))
+
+    def _keep_order(
+        self, window: DeliveryWindow, verdict: Verdict
+    ) -> Flow[tuple[str, float | None]]:
         """Try failed messages of an orderly queue again first; those tried too often are dead."""
-        dead = {m for m in verdict.failed if verdict.is_dead or self._is_used_up(window, m)}
-        refused = yield from self._send_back(
+        dead = {m for m in verdict.failed if verdict.is_dead or is_used_up(m, self.retries)}
+        _, refused = yield from self._send_back(
             window, as_dead([m for m in verdict.failed if m in dead])
         )
         again = [m for m in verdict.failed if m in refused or m not in dead]
         if not again:
-            return "it becomes a dead letter"
+            return "it becomes a dead letter", None
         seconds = self.options.suspend_queue if verdict.after is None else verdict.after
         why = ""
         if refused:
             seconds = _LOCAL_RETRY
-            why = f"it could not be sent back ({next(iter(refused.values())).brief}), "
-        for message in again:
-            window.attempts[message.offset] = window.attempts.get(message.offset, 0) + 1
-        window.put_back(again, self.core.clock.now() + seconds)
-        yield from self._continue_in(window, seconds)
-        return f"{why}the queue waits, and it is tried again in {seconds:g} s"
+            why = f"it could not be sent back ({next(iter(refused.values()))}), "
+        window.put_back(self._tried(again), self.core.clock.now() + seconds)
+        return f"{why}the queue waits, and it is tried again in {seconds:g} s", seconds
 
-    def _is_used_up(self, window: DeliveryWindow, message: ReceivedMessage) -> bool:
-        """Return whether a message of an orderly queue is not tried again."""
-        attempts = message.delivery_attempts + window.attempts.get(message.offset, 0)
-        return self.retries is not None and attempts >= self.retries
+    def _tried(self, messages: Sequence[ReceivedMessage]) -> list[ReceivedMessage]:
+        """Return messages for another attempt here: copies that count the one that failed.
 
-    def _try_here(self, delivery: Delivery, verdict: Verdict) -> Flow[str]:
+        The broker does not know of it. A message that a handler has seen never changes.
+        """
+        tried = [replace(each, delivery_attempts=each.delivery_attempts + 1) for each in messages]
+        if self.member.link is not None:
+            for message in tried:
+                self.member.link(message)
+        return tried
+
+    def _try_here(self, window: DeliveryWindow, verdict: Verdict) -> tuple[str, float | None]:
         """Handle failed messages of a broadcast again; no broker delivers them again."""
-        window, now = delivery.window, self.core.clock.now()
-        attempts = max(window.attempts.get(message.offset, 0) for message in verdict.failed)
+        now = self.core.clock.now()
+        attempts = max(message.delivery_attempts for message in verdict.failed)
         if verdict.is_dead or attempts >= self.options.broadcast_retries:
             for message in verdict.failed:
                 window.settle(message)
             self.member.counts.given_up += len(verdict.failed)
-            return f"it is given up after attempt {attempts + 1}: no broker delivers it again"
-        seconds = min(2.0**attempts, _LOCAL_RETRY) if verdict.after is None else verdict.after
-        for message in verdict.failed:
-            window.attempts[message.offset] = attempts + 1
+            return f"it is given up after attempt {attempts + 1}: no broker delivers it again", None
+        seconds = verdict.after
+        if seconds is None:
+            seconds = min(2.0 ** min(attempts, _DOUBLINGS), _LOCAL_RETRY)
+        tried = self._tried(verdict.failed)
         if self.is_orderly:
-            window.put_back(verdict.failed, now + seconds)
+            window.put_back(tried, now + seconds)
         else:
-            for message in verdict.failed:
+            for message in tried:
                 window.postpone(message, now + seconds)
-        yield from self._continue_in(window, seconds)
-        return f"it is tried again here in {seconds:g} s"
+        return f"it is tried again here in {seconds:g} s", seconds
 
-    def _deliver_again(self, window: DeliveryWindow, verdict: Verdict) -> Flow[str]:
+    def _deliver_again(
+        self, window: DeliveryWindow, verdict: Verdict
+    ) -> Flow[tuple[str, float | None]]:
         """Have the broker deliver failed messages again; those that it does not take wait here."""
-        refused = yield from self._send_back(window, verdict)
+        taken, refused = yield from self._send_back(window, verdict)
         if not refused:
-            return plan_of(verdict, self.retries)
+            first = verdict.failed[0]
+            return plan_of(first, taken[first], self.retries, is_asked=verdict.is_dead), None
         for message in refused:
             window.postpone(message, self.core.clock.now() + _LOCAL_RETRY)
-        yield from self._continue_in(window, _LOCAL_RETRY)
-        error = next(iter(refused.values()))
-        return (
-            f"it could not be sent back ({error.brief}), and is handled here again in "
-            f"{_LOCAL_RETRY:g} s"
-        )
+        reason = next(iter(refused.values()))
+        plan = f"it could not be sent back ({reason}), and is handled here again in "
+        return f"{plan}{_LOCAL_RETRY:g} s", _LOCAL_RETRY
 
     def _send_back(
         self, window: DeliveryWindow, verdict: Verdict
-    ) -> Flow[dict[ReceivedMessage, RocketMQError]]:
-        """Give messages to the broker; return those that it did not take, each with the reason."""
-        refused: dict[ReceivedMessage, RocketMQError] = {}
+    ) -> Flow[tuple[dict[ReceivedMessage, float | None], dict[ReceivedMessage, str]]]:
+        """Give messages to the broker.
+
+        Returns:
+            Those that it took, with the seconds until it delivers them, None for dead letters; and
+            those that it did not take, each with the reason.
+        """
+        taken: dict[ReceivedMessage, float | None] = {}
+        refused: dict[ReceivedMessage, str] = {}
         for message in verdict.failed:
             until = self.core.clock.now() + _SEND_BACK_TIMEOUT
             try:
-                yield from self.member.give_back(window, message, verdict, until)
+                taken[message] = yield from self.member.give_back(window, message, verdict, until)
             except RocketMQError as error:
-                refused[message] = error
-                continue
-            window.settle(message)
-        return refused
+                refused[message] = error.brief
+            except Exception as unexpected:  # it is not lost by a mistake of ours
+                refused[message] = repr(unexpected)
+                what = f"sending back messages of group {self.member.group}"
+                yield from self.core.report(what, unexpected)
+            else:
+                window.settle(message)
+        return taken, refused
 
     def _continue_in(self, window: DeliveryWindow, seconds: float) -> Flow[None]:
         """Put a window into the line again after a time."""
@@ -502,7 +586,7 @@ class PushCore:
 
 def _trace_result(error: BaseException | None) -> SubResult:
     """Return how a handler ended, for the trace."""
-    if error is None:
+    if error is None or is_done(error):
         return SubResult.SUCCESS
     if isinstance(error, Retry | DeadLetter | RetrySome):
         return SubResult.FAILED

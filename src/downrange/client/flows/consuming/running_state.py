@@ -11,8 +11,11 @@ from downrange.wire.consumer_bodies import QueueRunningState, RunningProperty, R
 from downrange.wire.limits import MIB
 
 if TYPE_CHECKING:
-    from downrange.client.flows.consuming.delivery_window import DeliveryWindow
+    from collections.abc import Sequence
+
+    from downrange.client.flows.consuming.delivery_window import Delivery, DeliveryWindow
     from downrange.client.flows.consuming.group_state import GroupState
+    from downrange.model import ReceivedMessage
 
 _VERSION: Final = ReleaseVersion(OUR_VERSION).name
 
@@ -47,8 +50,9 @@ def _queue_state(window: DeliveryWindow, now: float, wall_ms: int) -> QueueRunni
     def at(moment: float | None) -> int:
         return 0 if moment is None else wall_ms - round(1000 * (now - moment))
 
-    running = [message for each in window.running.values() for message in each.messages]
-    offsets = [message.offset for message in (*running, *window.waiting)]
+    running = [message for each in window.running.values() for message in _begun(each)]
+    postponed = [message for _, message in window.postponed]
+    offsets = [message.offset for message in (*running, *window.waiting, *postponed)]
     return QueueRunningState(
         commit_offset=window.committed if window.committed is not None else window.position,
         cached_msg_min_offset=min(offsets, default=0),
@@ -64,3 +68,8 @@ def _queue_state(window: DeliveryWindow, now: float, wall_ms: int) -> QueueRunni
         last_pull_timestamp=at(window.pulled_at),
         last_consume_timestamp=at(window.handled_at),
     )
+
+
+def _begun(delivery: Delivery) -> Sequence[ReceivedMessage]:
+    """Return the messages in the handler; those of a run before its last one are done."""
+    return delivery.messages if delivery.rest is None else delivery.messages[-1:]

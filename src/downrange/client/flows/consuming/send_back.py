@@ -47,6 +47,16 @@ def usual_delay(attempts: int) -> int:
     return LEVEL_SECONDS[index]
 
 
+def delay_of(level: int, attempts: int) -> int:
+    """Return the seconds until a broker delivers a message again that was sent back.
+
+    Args:
+        level: The delay level, not the one of dead letters.
+        attempts: How often the message failed before.
+    """
+    return usual_delay(attempts) if level == BROKERS_CHOICE else LEVEL_SECONDS[level - 1]
+
+
 def send_back(
     core: ClientCore,
     group: str,
@@ -55,6 +65,7 @@ def send_back(
     level: int,
     retries_max: int | None,
     *,
+    is_unit_mode: bool,
     deadline: float,
 ) -> Flow[None]:
     """Have the broker deliver a message again, or keep it as a dead letter.
@@ -67,6 +78,7 @@ def send_back(
             retry topic.
         level: The delay; see the module.
         retries_max: After how many deliveries it becomes a dead letter; None for the group's limit.
+        is_unit_mode: A mark of the request.
         deadline: When to give up.
 
     Raises:
@@ -81,7 +93,7 @@ def send_back(
         delay_level=level,
         origin_msg_id=message.message_id,
         origin_topic=queue.topic,
-        unit_mode=core.options.is_unit_mode,
+        unit_mode=is_unit_mode,
         max_reconsume_times=retries_max,
         broker_name=queue.broker,
     )

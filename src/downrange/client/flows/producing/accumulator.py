@@ -12,16 +12,21 @@ A message whose caller was cancelled leaves the batch, unless the batch is being
 leader was cancelled during the send, it is unknown whether the batch is stored; the next leader
 sends it again, as any send does after a lost reply.
 
+On an event loop, only the leader is a flow. The others `join`: a driver keeps a future in the place
+of each, and completes all of them when the batch has ended (`gathered_send`).
+
 As in Java's `ProduceAccumulator`, the queue is a part of the key: a selector or a sharding key
 chooses it first, then the message waits for others of that queue. Differences from Java: the time
 in a batch counts towards the caller's deadline; a batch never exceeds one request; `send` and
-`submit` share batches, unless a queue is chosen: then only `submit` repeats an attempt.
+`submit` share batches, unless a queue is chosen: then only `submit` repeats an attempt, and a batch
+is sent when the one before it has ended, because a broker of Apache handles requests of one
+connection in several threads, and may store them in another order.
 """
 
 from __future__ import annotations
 
 from copy import copy
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
 
 import msgspec
 
@@ -33,10 +38,10 @@ from downrange.wire.properties import PropertyKey
 from downrange.wire.system_names import RETRY_PREFIX
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable, Sequence
 
     from downrange.client.flows.effects import Clock, Flow
-    from downrange.model import Message
+    from downrange.model import Message  # noqa: TC004
     from downrange.options import AutoBatch
 
     #: Sends a batch: its messages, the queue if one was chosen, whether it is sent again to that
@@ -45,6 +50,7 @@ if TYPE_CHECKING:
     #: Topic, queue, wait_stored, tags, is_retried: equal for all messages of a batch.
     Key: TypeAlias = tuple[str, QueueId | None, bool, str | None, bool]
 
+_replace: Final = msgspec.structs.replace
 _PRODUCER_GROUP: Final = PropertyKey.PRODUCER_GROUP.value
 _CALL_TIMEOUT_CODE: Final = 10002
 
@@ -78,9 +84,11 @@ class Accumulator:
         self._options = options
         self._clock = clock
         self._send = send
-        self._size_of = size_of
+        self.size_of = size_of
         self._body_bytes_max = body_bytes_max
-        self._open: dict[Key, _Batch] = {}
+        self._open: dict[Key, Batch] = {}
+        #: The newest batch of each chosen queue that has not ended.
+        self._newest: dict[Key, Batch] = {}
         self._is_closed = False
         self.held_bytes = 0
         self.batches = 0
@@ -99,12 +107,18 @@ class Accumulator:
         `hold_ms`.
         """
         return (
-            not self._is_closed
-            and self.held_bytes < self._options.total_bytes_max
+            self.has_room_for(message.topic)
             and not is_delayed(message)
-            and not message.topic.startswith(RETRY_PREFIX)
             and _PRODUCER_GROUP not in message.properties
             and type(message) is not CompressedMessage
+        )
+
+    def has_room_for(self, topic: str) -> bool:
+        """Return whether a usual message for a topic may wait for others; see `can_hold`."""
+        return (
+            not self._is_closed
+            and self.held_bytes < self._options.total_bytes_max
+            and not topic.startswith(RETRY_PREFIX)
         )
 
     def add(
@@ -130,78 +144,148 @@ class Accumulator:
                 be stored anyway.
             RocketMQError: The error of the batch.
         """
-        size = self._size_of(message)
-        body_bytes = len(message.body)
+        place = Place(message, self.size_of(message), len(message.body), deadline, None, None)
         key = (message.topic, queue, message.wait_stored, message.tags, is_retried)
-        batch = self._batch_for(key, size, deadline)
-        ticket = batch.admit(message, size, deadline)
-        self.held_bytes += body_bytes
+        self._admit(self._batch_for(key, place.size, deadline), place)
+        return (yield from self.wait_for(place))
+
+    def join(self, place: Place) -> bool:
+        """Add a message to the open batch of its key, if a flow leads it and it has room.
+
+        The caller needs no flow then: the leader sends the batch, and `Batch.changed` fires.
+
+        Args:
+            place: Of a message that the accumulator `can_hold`, without a chosen queue.
+
+        Returns:
+            Whether it has joined.
+        """
+        message = place.message
+        batch = self._open.get((message.topic, None, message.wait_stored, message.tags, False))
+        if batch is None or not batch.is_led or batch.size + place.size > self._body_bytes_max:
+            return False
+        self._admit(batch, place)
+        return True
+
+    def _admit(self, batch: Batch, place: Place) -> None:
+        place.batch = batch
+        batch.messages[place] = place.message
+        batch.size = size = batch.size + place.size
+        batch.body_bytes = body_bytes = batch.body_bytes + place.body_bytes
+        if place.deadline > batch.deadline:
+            batch.deadline = place.deadline
+        self.held_bytes += place.body_bytes
         if (
-            batch.body_bytes > self._options.hold_bytes
-            or batch.size >= self._body_bytes_max
+            body_bytes > self._options.hold_bytes
+            or size >= self._body_bytes_max
             or self._is_closed  # since the selector was asked
         ):
-            self._shut(batch)
+            self.shut(batch)
+
+    def wait_for(self, place: Place) -> Flow[SendReceipt]:
+        """Wait for the outcome of a place's batch, then leave; lead it while no other flow does.
+
+        Raises:
+            RocketMQError: The error of the batch, or `SendTimedOut`.
+        """
+        batch = place.batch
+        assert batch is not None, "it was admitted"
         try:
             while batch.outcome is None:
                 if not batch.is_led:
                     yield from self._lead(batch)
                     continue
-                is_in_time: bool = yield Wait(batch.changed, deadline)
+                is_in_time: bool = yield Wait(batch.changed, place.deadline)
                 if not is_in_time and batch.outcome is None:
-                    raise self._late(batch)
-            return batch.receipt_of(ticket)
+                    raise self.late(batch)
+            if isinstance(batch.outcome, RocketMQError):
+                raise batch.own_error()
+            return batch.outcome[place]
         finally:
-            self.held_bytes -= body_bytes
-            batch.dismiss(ticket, body_bytes, size)
-            if not batch.messages:
-                self._shut(batch)
+            self.leave(place)
+
+    def leave(self, place: Place) -> None:
+        """Take a place out of its batch: its caller has the outcome, or was cancelled."""
+        assert place.batch is not None, "it was admitted"
+        self.leave_together(place.batch, (place,))
+
+    def leave_together(self, batch: Batch, places: Sequence[Place]) -> None:
+        """Take several places out of their batch."""
+        messages = batch.messages
+        size = body_bytes = 0
+        for place in places:
+            del messages[place]
+            place.batch = None  # breaks the cycle, so that both are freed at once
+            size += place.size
+            body_bytes += place.body_bytes
+        batch.size -= size
+        batch.body_bytes -= body_bytes
+        self.held_bytes -= body_bytes
+        if not messages:
+            self._end(batch)
 
     def close(self) -> None:
         """Send every batch at once, and hold nothing back from now on."""
         self._is_closed = True
         for batch in list(self._open.values()):
-            self._shut(batch)
+            self.shut(batch)
 
-    def _batch_for(self, key: Key, size: int, deadline: float) -> _Batch:
+    def _batch_for(self, key: Key, size: int, deadline: float) -> Batch:
         """Return the open batch for a message, or a new one if there is none with room."""
         batch = self._open.get(key)
         if batch is not None:
             if batch.size + size <= self._body_bytes_max:
                 return batch
-            self._shut(batch)
+            self.shut(batch)
         now = self._clock.now()
         # Half of the caller's time stays for sending, however long `hold_ms` is.
         hold = min(self._options.hold_ms / 1000, max(0.0, deadline - now) / 2)
-        self._open[key] = batch = _Batch(key, now, now + hold)
+        self._open[key] = batch = Batch(key, now, now + hold)
+        if key[1] is not None:
+            batch.before = self._newest.get(key)
+            self._newest[key] = batch
         return batch
 
-    def _lead(self, batch: _Batch) -> Flow[None]:
+    def _lead(self, batch: Batch) -> Flow[None]:
+        """Wait until a batch is full or due, and send it."""
         batch.is_led = True
         try:
             if not batch.full.is_fired:
                 yield Wait(batch.full, batch.due_at)
-            self._shut(batch)
+            while batch.before is not None and not batch.before.is_over:
+                is_in_time: bool = yield Wait(batch.before.changed, batch.deadline)
+                if not is_in_time:
+                    break
+            batch.before = None
+            self.shut(batch)
             # Messages that leave from here on leave the batch, but stay in the request.
-            tickets, messages = list(batch.messages), list(batch.messages.values())
+            places, messages = list(batch.messages), list(batch.messages.values())
             self.batches += 1
             self.messages += len(messages)
             batch.is_sent = True
             _, queue, _, _, is_retried = batch.key
             receipt = yield from self._send(messages, queue, is_retried, batch.deadline)
-            batch.outcome = dict(zip(tickets, split_receipt(receipt, len(tickets)), strict=True))
+            batch.outcome = dict(zip(places, split_receipt(receipt, len(places)), strict=True))
         except RocketMQError as error:
             batch.outcome = error
         finally:
             batch.release()
 
-    def _shut(self, batch: _Batch) -> None:
+    def shut(self, batch: Batch) -> None:
         """Close a batch for new messages, and wake its leader."""
         if self._open.get(batch.key) is batch:
             del self._open[batch.key]
         batch.full.fire()
 
-    def _late(self, batch: _Batch) -> SendTimedOut:
+    def _end(self, batch: Batch) -> None:
+        """Forget a batch that its last message has left, and let the next one go on."""
+        self.shut(batch)
+        if self._newest.get(batch.key) is batch:
+            del self._newest[batch.key]
+        batch.release()
+
+    def late(self, batch: Batch) -> SendTimedOut:
+        """Return the error for a message whose time ran out in a batch."""
         topic, elapsed = batch.key[0], self._clock.now() - batch.opened_at
         error = SendTimedOut(topic, (), elapsed)
         outcome = (
@@ -219,7 +303,27 @@ class Accumulator:
         return error
 
 
-class _Batch:
+class Place(msgspec.Struct, eq=False):
+    """The place of one message in a batch.
+
+    Attributes:
+        message: The message.
+        size: Its bytes in the request.
+        body_bytes: The bytes of its body.
+        deadline: When its caller gives up.
+        batch: The batch, once it was admitted.
+        future: What the driver completes with the outcome; None while a flow waits for it.
+    """
+
+    message: Message
+    size: int
+    body_bytes: int
+    deadline: float
+    batch: Batch | None
+    future: Any
+
+
+class Batch:
     """The messages of one request, and the outcome.
 
     Attributes:
@@ -227,17 +331,20 @@ class _Batch:
         opened_at: When the first message was added.
         due_at: When it is sent, full or not.
         deadline: The latest deadline of its messages.
-        messages: Ticket -> message, of callers that still wait.
+        messages: The messages of callers that still wait, by their places.
         size: Bytes of these messages in the request.
         body_bytes: Bytes of their bodies.
         is_led: Whether a flow leads it.
         is_sent: Whether it was sent, with or without a reply.
         full: Fires when it is to be sent at once.
         changed: Fires when the leader has ended or was cancelled.
-        outcome: Receipts by ticket, or the error; None until then.
+        outcome: Receipts by place, or the error; None until then.
+        before: The batch for the same queue that is to be sent first.
+        watch: The driver's object that completes futures; None if no place has one.
     """
 
     __slots__ = (
+        "before",
         "body_bytes",
         "changed",
         "deadline",
@@ -250,7 +357,7 @@ class _Batch:
         "opened_at",
         "outcome",
         "size",
-        "tickets",
+        "watch",
     )
 
     def __init__(self, key: Key, opened_at: float, due_at: float) -> None:
@@ -258,32 +365,21 @@ class _Batch:
         self.opened_at = opened_at
         self.due_at = due_at
         self.deadline = due_at
-        self.messages: dict[int, Message] = {}
-        self.tickets = 0
+        self.messages: dict[Place, Message] = {}
         self.size = 0
         self.body_bytes = 0
         self.is_led = False
         self.is_sent = False
         self.full = Signal()
         self.changed = Signal()
-        self.outcome: dict[int, SendReceipt] | RocketMQError | None = None
+        self.outcome: dict[Place, SendReceipt] | RocketMQError | None = None
+        self.before: Batch | None = None
+        self.watch: Any = None
 
-    def admit(self, message: Message, size: int, deadline: float) -> int:
-        """Add a message; return its ticket. Messages may be equal, tickets are unique."""
-        ticket = self.tickets
-        self.tickets += 1
-        self.messages[ticket] = message
-        self.size += size
-        self.body_bytes += len(message.body)
-        if deadline > self.deadline:
-            self.deadline = deadline
-        return ticket
-
-    def dismiss(self, ticket: int, body_bytes: int, size: int) -> None:
-        """Remove a message whose caller has its receipt, or was cancelled."""
-        del self.messages[ticket]
-        self.size -= size
-        self.body_bytes -= body_bytes
+    @property
+    def is_over(self) -> bool:
+        """Whether it has an outcome, or all its callers were cancelled."""
+        return self.outcome is not None or not self.messages
 
     def release(self) -> None:
         """Wake all flows of the batch: the leader has ended or was cancelled."""
@@ -291,18 +387,17 @@ class _Batch:
         woken, self.changed = self.changed, Signal()
         woken.fire()
 
-    def receipt_of(self, ticket: int) -> SendReceipt:
-        """Return the receipt of one message.
+    def own_error(self) -> RocketMQError:
+        """Return the error of the batch for one caller.
 
-        Raises:
-            RocketMQError: The error of the batch. Each caller gets a copy: raising an error writes
-                a traceback into it, and callers may be different threads.
+        Each caller gets a copy: raising an error writes a traceback into it, and callers may be
+        different threads.
         """
         outcome = self.outcome
-        assert outcome is not None, "there is no receipt before the batch has ended"
-        if isinstance(outcome, RocketMQError):
-            raise copy(outcome).with_traceback(outcome.__traceback__) from outcome.__cause__
-        return outcome[ticket]
+        assert isinstance(outcome, RocketMQError), "the batch has failed"
+        error = copy(outcome).with_traceback(outcome.__traceback__)
+        error.__cause__ = outcome.__cause__
+        return error
 
 
 def split_receipt(receipt: SendReceipt, count: int) -> list[SendReceipt]:
@@ -317,12 +412,9 @@ def split_receipt(receipt: SendReceipt, count: int) -> list[SendReceipt]:
     offset_ids = receipt.offset_id.split(",")
     if len(offset_ids) != count:
         offset_ids = [receipt.offset_id] * count
+    # A `QueueOffset` is an int; to call it costs a third of a receipt.
+    offsets = cast("Iterable[QueueOffset]", range(receipt.offset, receipt.offset + count))
     return [
-        msgspec.structs.replace(
-            receipt,
-            message_id=message_id,
-            offset=QueueOffset(receipt.offset + index),
-            offset_id=offset_id,
-        )
-        for index, (message_id, offset_id) in enumerate(zip(ids, offset_ids, strict=True))
+        _replace(receipt, message_id=message_id, offset=offset, offset_id=offset_id)
+        for message_id, offset, offset_id in zip(ids, offsets, offset_ids, strict=True)
     ]

@@ -15,6 +15,7 @@ from downrange.wire.codes import RequestCode
 from downrange.wire.command import Command
 from downrange.wire.headers import SendReply, SendRequest, SendRequestV2
 from downrange.wire.properties import PropertyKey, decode_properties, encode_properties
+from downrange.wire.send_answers import StoredAnswer
 from downrange.wire.send_commands import SendCommand, SendForm
 from downrange.wire.system_names import RETRY_PREFIX
 
@@ -119,7 +120,7 @@ def _command(producer: ProducerState, outgoing: Outgoing, queue: QueueId) -> Com
 
 
 def receipt_of(
-    reply: Command,
+    reply: Command | StoredAnswer,
     address: str,
     queue: QueueId,
     outgoing: Outgoing,
@@ -130,7 +131,7 @@ def receipt_of(
     """Return the receipt in a broker's reply to a send.
 
     Args:
-        reply: The reply.
+        reply: The reply; of a message that is stored, often in its short form.
         address: The broker's address.
         queue: The queue that it was sent to.
         outgoing: What was sent.
@@ -141,11 +142,25 @@ def receipt_of(
         ServerError: The broker refused.
         MalformedCommand: The reply is a success without the offset of the message.
     """
+    topic = outgoing.message.topic
+    if type(reply) is StoredAnswer:
+        if queue.topic != topic or queue.number != reply.queue_id:
+            queue = QueueId(topic, queue.broker, reply.queue_id)
+        return SendReceipt(
+            message_id=outgoing.message_id,
+            queue=queue,
+            offset=QueueOffset(reply.queue_offset),
+            offset_id=reply.msg_id,
+            transaction_id=reply.transaction_id,
+            recall_handle=reply.recall_handle,
+            region=reply.region or DEFAULT_REGION,
+            is_traced=has_trace and reply.trace_on != "false",
+            failures=tuple(failures) if failures else (),
+        )
     status = _STATUSES.get(reply.code)
     if status is None:
-        raise server_error(reply.code, reply.remark, address, outgoing.message.topic)
+        raise server_error(reply.code, reply.remark, address, topic)
     fields = SendReply.from_fields(reply.fields)
-    topic = outgoing.message.topic
     if queue.topic != topic or queue.number != fields.queue_id:
         queue = QueueId(topic, queue.broker, fields.queue_id)
     return SendReceipt(

@@ -107,6 +107,14 @@ class Permits:
         if self._line:
             self._serve_line()
 
+    def give_back_together(self, count: int, size: int) -> None:
+        """Give back the room of `count` messages that have `size` bytes together."""
+        assert self.in_flight >= count, "more was given back than taken"
+        self.in_flight -= count
+        self.in_flight_bytes -= size
+        if self._line:
+            self._serve_line()
+
     def resize(self, count_max: int | None = None, bytes_max: int | None = None) -> None:
         """Change the limits. If more is in flight now, new messages wait until there is room.
 

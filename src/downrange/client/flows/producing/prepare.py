@@ -13,12 +13,22 @@ import msgspec
 
 from downrange.client.flows.names import with_namespace
 from downrange.client.flows.producing.batches import check_batch
-from downrange.client.flows.validation import check_message, check_messages, invalid
+from downrange.client.flows.validation import (
+    check_message,
+    check_messages,
+    check_target_topic,
+    invalid,
+)
 from downrange.errors import InvalidMessage, Unencodable
 from downrange.model import CompressedMessage, Message
 from downrange.wire.codes import RequestCode, TransactionFlag
 from downrange.wire.compression import Compression, compress, flags_of
-from downrange.wire.messages import batch_of, check_property_bytes, property_text
+from downrange.wire.messages import (
+    batch_of,
+    check_property_bytes,
+    property_text,
+    usual_properties,
+)
 from downrange.wire.properties import PropertyKey, encode_properties
 
 if TYPE_CHECKING:
@@ -92,11 +102,16 @@ def prepare(
     options = producer.options
     client = producer.client
     namespace = client.options.namespace
-    check_message(message, options.body_bytes_max, namespace)
     born_ms = client.clock.wall_ms()
     message_id = client.unique_ids.make(born_ms)
+    properties = usual_properties(message, options.body_bytes_max, message_id)
+    if properties is None:
+        check_message(message, options.body_bytes_max, namespace)
+    else:
+        check_target_topic(message.topic, namespace)
     try:
-        properties = property_text(message, message_id)
+        if properties is None:
+            properties = property_text(message, message_id)
         if namespace is not None:
             properties += encode_properties({PropertyKey.INSTANCE_ID: namespace})
             check_property_bytes(properties)
@@ -115,15 +130,10 @@ def prepare(
     if is_half:
         sys_flag |= _PREPARED
     codes = _CODES_V1 if options.header_version == 1 else _CODES_V2
+    topic = message.topic if namespace is None else with_namespace(message.topic, namespace)
+    # By position: names would cost as much again.
     return Outgoing(
-        message=message,
-        topic=message.topic if namespace is None else with_namespace(message.topic, namespace),
-        message_id=message_id,
-        body=body,
-        properties=properties,
-        sys_flag=sys_flag,
-        code=codes[is_reply],
-        born_ms=born_ms,
+        message, topic, message_id, body, properties, sys_flag, codes[is_reply], born_ms
     )
 
 
@@ -161,7 +171,7 @@ def prepare_checked_batch(
         check_messages(messages, options.body_bytes_max, namespace)
     born_ms = client.clock.wall_ms()
     ids = client.unique_ids.make_several(born_ms, len(messages))
-    body = batch_of(zip(messages, ids, strict=True))
+    body = batch_of(messages if type(messages) is list else list(messages), ids)
     if len(body) > options.body_bytes_max:
         raise InvalidMessage(
             f"a batch of {len(messages)} messages has {len(body)} bytes, more than "

@@ -13,7 +13,16 @@ from downrange.checks import iterated
 from downrange.client.flows.effects import CALLS_AT_ONCE, Flow, Gather, Signal, UserCall, Wait
 from downrange.client.flows.names import with_namespace
 from downrange.client.flows.producing.accumulator import Accumulator
-from downrange.client.flows.producing.batches import check_batch, checked, size_in_batch, split
+from downrange.client.flows.producing.batches import (
+    bare_bytes,
+    check_batch,
+    checked,
+    size_in_batch,
+    split,
+    usual_batch_bytes,
+)
+from downrange.client.flows.producing.gathered_send import GatheredSend
+from downrange.client.flows.producing.plain_send import PlainSend
 from downrange.client.flows.producing.prepare import Outgoing, prepare, prepare_checked_batch
 from downrange.client.flows.producing.producer_state import ProducerState
 from downrange.client.flows.producing.retry_loop import (
@@ -36,11 +45,13 @@ from downrange.client.flows.validation import (
     check_list,
     check_message,
     check_target,
+    check_target_topic,
 )
 from downrange.errors import BatchFailed, RocketMQError
 from downrange.model import BatchReceipt, Message, QueueId, SendReceipt
 from downrange.options import ProducerOptions
 from downrange.wire.limits import GROUP_BYTES_MAX
+from downrange.wire.system_names import RETRY_PREFIX
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -199,6 +210,58 @@ class ProducerCore(ProducerState):
             flow, deadline, len(message.body) if is_limited else None, admitted=admitted
         )
 
+    def direct_send(
+        self,
+        message: Message,
+        round_robin: RoundRobin,
+        rules: SendRules,
+        timeout: float | None = None,
+        *,
+        is_limited: bool = False,
+    ) -> PlainSend | GatheredSend | None:
+        """Return a send without a chosen queue that usually needs no flow; None if it needs one.
+
+        With `is_limited` the limits of back-pressure apply.
+
+        Raises:
+            InvalidMessage: The message is not valid.
+        """
+        if self.is_direct:
+            deadline = self.deadline(timeout)
+            outgoing = prepare(self, message)
+            size = len(message.body) if is_limited else None
+            return PlainSend(self, outgoing, round_robin, rules, deadline, size)
+        gathering = self.accumulator
+        if gathering is None or timeout is not None:
+            return None
+        bytes_max, namespace = self.options.body_bytes_max, self.client.options.namespace
+        item_bytes = bare_bytes(message, bytes_max)
+        if item_bytes is None:
+            item_bytes = usual_batch_bytes([message], bytes_max)
+        if item_bytes is not None:
+            if not gathering.has_room_for(message.topic):
+                return None
+            check_target_topic(message.topic, namespace)
+        else:
+            check_is_message(message)
+            if message.sharding_key is not None or not gathering.can_hold(message):
+                return None
+            check_message(message, bytes_max, namespace)
+            item_bytes = gathering.size_of(message)
+        deadline = self.client.clock.now() + self.options.timeout
+        # By position: names would cost as much again.
+        return GatheredSend(
+            message,
+            item_bytes,
+            len(message.body),
+            deadline,
+            None,
+            None,
+            self,
+            gathering,
+            is_limited,
+        )
+
     def send_oneway(
         self,
         message: Message,
@@ -246,9 +309,7 @@ class ProducerCore(ProducerState):
         bytes_max = self.options.body_bytes_max
         if isinstance(messages, list | tuple):
             is_valid = True
-            check_batch(messages)
-            check_list(messages, bytes_max, self.client.options.namespace)
-            parts = iter(list(split(messages, bytes_max, size_in_batch)))
+            parts = iter(self._parts_of(list(messages)))
         else:
             is_valid = False
             stream = iterated("messages", messages, "a list of Message")
@@ -259,6 +320,22 @@ class ProducerCore(ProducerState):
             ),
             deadline,
         )
+
+    def _parts_of(self, messages: list[Message]) -> list[list[Message]]:
+        """Check a list of messages, and split it into batches.
+
+        Raises:
+            OptionError, InvalidMessage: As `send_batch`.
+        """
+        bytes_max, namespace = self.options.body_bytes_max, self.client.options.namespace
+        # The usual list is checked in one pass, and is one batch.
+        size = usual_batch_bytes(messages, bytes_max)
+        if size and size <= bytes_max and not messages[0].topic.startswith(RETRY_PREFIX):
+            check_message(messages[0], bytes_max, namespace)
+            return [messages]
+        check_batch(messages)
+        check_list(messages, bytes_max, namespace)
+        return list(split(messages, bytes_max, size_in_batch))
 
     def _send_parts(
         self,
@@ -343,7 +420,8 @@ class ProducerCore(ProducerState):
         if len(messages) == 1:
             outgoing = yield UserCall(prepare, (self, messages[0]))
         else:
-            outgoing = yield UserCall(prepare_checked_batch, (self, messages))
+            # Each was checked before it was added.
+            outgoing = yield UserCall(prepare_checked_batch, (self, messages, True))
         return (
             yield from send_with_retries(self, outgoing, self._round_robin, deadline, rules, queue)
         )

@@ -114,6 +114,7 @@ class ProducerState:
         group: The group with the namespace, as servers know it.
         plain_group: The group without the namespace.
         is_plain: Whether a send is one call: no hooks, no trace, no signature.
+        is_direct: Whether that call may be made without a flow; see `plain_send`.
         forms: The constant part of send requests, by queue and request code.
         checks: Limits the checks of transactions; None unless it is a transaction producer.
         requests: Requests that wait for their replies.
@@ -145,6 +146,12 @@ class ProducerState:
             self.trace = TraceBuffer(trace, client.clock, client.options.access_channel)
         has_hooks = bool(hooks.before_send or hooks.after_send or hooks.forbid_send)
         self.is_plain = client.is_plain and not has_hooks and self.trace is None
+        self.is_direct = (
+            self.is_plain
+            and options.auto_batch is None
+            and options.attempt_timeout is None
+            and not client.options.vip_channel
+        )
         self.waiting_rules = SendRules("sync", options.retries, True, False)
         self.async_rules = SendRules("async", options.retries, True, False)
         self.submit_rules = SendRules("async", options.submit_retries, False, True)
@@ -224,6 +231,29 @@ class ProducerState:
             self._active -= 1
             if self._idle is not None and not self._active:
                 self._idle.fire()
+
+    def try_enter(self, limited_bytes: int | None) -> bool:
+        """Begin a send without a flow, if there is room for it; it ends with `leave`."""
+        if self._is_closing or not (limited_bytes is None or self.permits.try_take(limited_bytes)):
+            return False
+        self._active += 1
+        return True
+
+    def leave(self, limited_bytes: int | None) -> None:
+        """End a send that `try_enter` began."""
+        if limited_bytes is not None:
+            self.permits.give_back(limited_bytes)
+        self._active -= 1
+        if self._idle is not None and not self._active:
+            self._idle.fire()
+
+    def leave_together(self, count: int, limited: int, limited_bytes: int) -> None:
+        """End `count` sends that `try_enter` began; of these, `limited` have taken room."""
+        if limited:
+            self.permits.give_back_together(limited, limited_bytes)
+        self._active -= count
+        if self._idle is not None and not self._active:
+            self._idle.fire()
 
     def find_route(self, topic: str, deadline: float) -> Flow[Route]:
         """Return a route that can be sent to; a missing topic is treated as `auto_create` says.

@@ -77,7 +77,9 @@ def request(
     }
     outgoing = prepare(producer, message, extra=extra)
     client.handlers[int(RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT)] = partial(take_reply, client)
-    flow = _send_and_wait(producer, outgoing, correlation_id, round_robin, rules, target, deadline)
+    flow = _send_and_wait(
+        producer, outgoing, correlation_id, round_robin, rules, target, deadline, seconds
+    )
     return producer.run_tracked(
         flow, deadline, len(message.body) if is_limited else None, admitted=admitted
     )
@@ -91,8 +93,8 @@ def _send_and_wait(
     rules: SendRules,
     target: QueueId | Selector | None,
     deadline: float,
+    timeout: float,
 ) -> Flow[ReceivedMessage]:
-    started = producer.client.clock.now()
     route = yield from producer.find_route(outgoing.topic, deadline)
     yield from _register_for_replies(producer.client, route, deadline)
     pending = producer.requests.open(correlation_id)
@@ -100,8 +102,7 @@ def _send_and_wait(
         yield from send_with_retries(producer, outgoing, round_robin, deadline, rules, target)
         yield Wait(pending.arrived, deadline)
         if pending.message is None:
-            waited = round(deadline - started, 2)  # the timeout, less the time before the start
-            raise RequestTimedOut(outgoing.message.topic, waited)
+            raise RequestTimedOut(outgoing.message.topic, timeout)
         return pending.message
     finally:
         producer.requests.close(correlation_id)

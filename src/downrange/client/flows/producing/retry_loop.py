@@ -23,6 +23,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+import msgspec
+
 from downrange.client.flows.effects import Call, Flow, UserCall
 from downrange.client.flows.hooks import (
     SendContext,
@@ -41,6 +43,7 @@ from downrange.client.flows.producing.failures import (
 )
 from downrange.client.flows.producing.trace_buffer import trace_of_send
 from downrange.client.flows.routing.lookup import find_target
+from downrange.client.flows.routing.routes import Route
 from downrange.client.flows.routing.selectors import (
     ByHash,
     ByRandom,
@@ -60,19 +63,43 @@ from downrange.errors import (
     server_error,
 )
 from downrange.model import QueueId, SendReceipt, SendStatus
+from downrange.wire.command import Command
 from downrange.wire.properties import decode_properties
+from downrange.wire.send_answers import StoredAnswer
 
 if TYPE_CHECKING:
     from downrange.client.flows.producing.prepare import Outgoing
     from downrange.client.flows.producing.producer_state import ProducerState, SendRules
     from downrange.client.flows.routing.queue_picker import RoundRobin
-    from downrange.client.flows.routing.routes import Route
     from downrange.client.flows.routing.selectors import Selector
     from downrange.model import Attempt, Message
-    from downrange.wire.command import Command
 
 _STORED: Final = SendStatus.STORED
 _VIP_DISTANCE: Final = 2
+
+
+class FirstAttempt(msgspec.Struct):
+    """An attempt that was made before its flow began.
+
+    Attributes:
+        route: The route of the topic, which is not a static one.
+        queue: The queue that it went to.
+        address: The broker's address.
+        started: When it was made.
+        outcome: The reply, or the error.
+    """
+
+    route: Route
+    queue: QueueId
+    address: str
+    started: float
+    outcome: Command | StoredAnswer | RocketMQError
+
+    def reply(self) -> Command | StoredAnswer:
+        """Return the reply, or raise the error."""
+        if isinstance(self.outcome, RocketMQError):
+            raise self.outcome
+        return self.outcome
 
 
 def send_with_retries(
@@ -82,6 +109,7 @@ def send_with_retries(
     deadline: float,
     rules: SendRules,
     target: QueueId | Selector | None = None,
+    first: FirstAttempt | None = None,
 ) -> Flow[SendReceipt]:
     """Send a message until a broker stores it, or the rules or the deadline end it.
 
@@ -92,6 +120,8 @@ def send_with_retries(
         deadline: When to give up, for all attempts together.
         rules: How many attempts, and after which outcomes.
         target: A queue, or a selector that chooses one.
+        first: The first attempt, if it was made before; see `plain_send`. The loop goes on with its
+            outcome.
 
     Raises:
         SendFailed: No broker confirmed that it stored it; lists all attempts.
@@ -100,10 +130,13 @@ def send_with_retries(
     """
     client = producer.client
     clock = client.clock
-    started = clock.now()
+    started = clock.now() if first is None else first.started
     topic = outgoing.topic
     selected = chosen = chosen_address = None
-    if target is None and outgoing.message.sharding_key is None:
+    route: Route | None
+    if first is not None:
+        route = first.route
+    elif target is None and outgoing.message.sharding_key is None:
         route = client.routes.get(topic)
         if route is None or not route.writable:
             route = yield from producer.find_route(topic, deadline)
@@ -118,23 +151,32 @@ def send_with_retries(
     failures: list[Attempt] = []
     late: SendReceipt | None = None
     failed_broker: str | None = None
-    while (now := clock.now()) < deadline:
-        queue = chosen or producer.picker.pick(
-            round_robin, topic, route.targets, route.write_counts, failed_broker, now
-        )
-        address = chosen_address or route.masters[queue.broker]
-        if client.options.vip_channel:
-            address = vip_address(address)
-        if failures:
-            yield from pause_before_retry(
-                producer, outgoing, failures, queue.broker, address, deadline
+    while True:
+        now = clock.now() if first is None else first.started
+        if first is not None:
+            queue, address, until = first.queue, first.address, deadline
+        elif now >= deadline:
+            break
+        else:
+            queue = chosen or producer.picker.pick(
+                round_robin, topic, route.targets, route.write_counts, failed_broker, now
             )
-            now = clock.now()
-        until, limit = deadline, producer.options.attempt_timeout
-        if limit is not None and len(failures) < retries:  # the last one gets all the time left
-            until = min(deadline, now + limit)
+            address = chosen_address or route.masters[queue.broker]
+            if client.options.vip_channel:
+                address = vip_address(address)
+            if failures:
+                yield from pause_before_retry(
+                    producer, outgoing, failures, queue.broker, address, deadline
+                )
+                now = clock.now()
+            until, limit = deadline, producer.options.attempt_timeout
+            if limit is not None and len(failures) < retries:  # the last one gets all the time left
+                until = min(deadline, now + limit)
         try:
-            if producer.is_plain:
+            if first is not None:
+                made, first = first, None
+                receipt = receipt_of(made.reply(), address, queue, outgoing, failures)
+            elif producer.is_plain:
                 command = send_command(producer, outgoing, queue)
                 reply: Command = yield Call(address, command, until)
                 shown = route.shown(queue) if route.hosts else queue

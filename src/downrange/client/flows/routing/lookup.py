@@ -118,9 +118,12 @@ def find_route(core: ClientCore, topic: str, deadline: float) -> Flow[Route]:
     if route is None or route.is_borrowed:
         route = yield from refresh_route(core, topic, deadline)
     if route is None:
-        problem = f".\n  Create it with `downrange topic create {topic}`."
-        raise (yield from missing_route(core, topic, deadline, problem))
+        raise (yield from missing_route(core, topic, deadline, _create(topic)))
     return route
+
+
+def _create(topic: str) -> str:
+    return f".\n  Create it with `downrange topic create {topic}`."
 
 
 def find_readable(core: ClientCore, topic: str, deadline: float) -> Flow[Route]:
@@ -134,9 +137,10 @@ def find_readable(core: ClientCore, topic: str, deadline: float) -> Flow[Route]:
     if route is None or not route.readable or route.is_borrowed:
         route = yield from refresh_route(core, topic, deadline)
     if route is None:
-        raise (yield from missing_route(core, topic, deadline, "."))
+        raise (yield from missing_route(core, topic, deadline, _create(topic)))
     if not route.readable:
-        raise _not_found(core, topic, ".")
+        problem = " with queues that may be read. Check its permission."
+        raise _not_found(core, topic, problem)
     return route
 
 

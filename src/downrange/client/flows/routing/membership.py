@@ -31,20 +31,31 @@ _HEARTBEAT_SHARE: Final = 1 / 3
 
 
 def send_heartbeats(core: ClientCore, addresses: Iterable[str] | None = None) -> Flow[int]:
+    """Send heartbeats, and return how many failed; see `heartbeat_failures`."""
+    return len((yield from heartbeat_failures(core, addresses)))
+
+
+def heartbeat_failures(
+    core: ClientCore, addresses: Iterable[str] | None = None
+) -> Flow[dict[str, RocketMQError]]:
     """Send a heartbeat to the masters of all cached routes; with consumers, to all replicas.
 
     Brokers that no route names any more get none, and so forget this client.
 
     Returns:
-        How many failed.
+        Address -> the error, for each that failed.
     """
     targets = heartbeat_targets(core) if addresses is None else list(addresses)
     if not targets or not core.has_members:
-        return 0
+        return {}
     outcomes: list[object] = yield Gather(
         [send_heartbeat(core, target) for target in targets], CALLS_AT_ONCE
     )
-    return sum(isinstance(outcome, RocketMQError) for outcome in outcomes)
+    return {
+        target: outcome
+        for target, outcome in zip(targets, outcomes, strict=True)
+        if isinstance(outcome, RocketMQError)
+    }
 
 
 def heartbeat_targets(core: ClientCore) -> list[str]:

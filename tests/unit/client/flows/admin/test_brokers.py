@@ -9,6 +9,7 @@ from downrange.client.flows.admin.brokers import (
     broker_settings,
     change_broker_settings,
     clean_up,
+    name_servers,
     read_properties,
     set_writable,
 )
@@ -95,3 +96,18 @@ def test_name_servers_announce_a_broker_as_read_only_and_back() -> None:
     assert servers.run(set_writable(servers.core, "a", True, deadline=DEADLINE)) == 4
     with pytest.raises(OptionError, match="are not among"):
         servers.run(set_writable(servers.core, "z", True, deadline=DEADLINE))
+
+
+def test_each_name_server_tells_its_settings_or_why_not() -> None:
+    servers = servers_with(cluster(main="a"))
+    code = RequestCode.GET_NAMESRV_CONFIG
+    servers.answer(NAME_SERVER, code, reply(body=b"listenPort=9876\n"))
+    (found,) = servers.run(name_servers(servers.core, deadline=DEADLINE))
+    assert (found.address, found.settings, found.problem) == (
+        NAME_SERVER,
+        {"listenPort": "9876"},
+        None,
+    )
+    servers.answer(NAME_SERVER, code, refusal(ResponseCode.SYSTEM_ERROR, "broken"))
+    (found,) = servers.run(name_servers(servers.core, deadline=DEADLINE))
+    assert (found.settings, found.problem) == ({}, "code 1: broken")

@@ -10,9 +10,10 @@ from downrange.client.flows.admin.dead_letters import (
     resend_dead_letters,
     resent_id,
     retry_now,
+    send_again,
 )
 from downrange.client.flows.admin.reports import DeadLetterPage, DeadMessage, Resent
-from downrange.errors import GroupNotFound, OptionError, ServerFailure
+from downrange.errors import GroupNotFound, OptionError, RouteNotFound, ServerFailure
 from downrange.model import QueueId
 from downrange.wire.codes import RequestCode, ResponseCode
 from downrange.wire.command import Command
@@ -245,3 +246,34 @@ def test_a_copy_of_a_message_is_given_to_a_group_at_once() -> None:
     servers.answer("a:1", SEND, refusal(ResponseCode.SYSTEM_ERROR, "disk full"))
     with pytest.raises(ServerFailure, match="disk full"):
         servers.run(retry_now(servers.core, "billing", "orders", "M", deadline=DEADLINE))
+
+
+def test_a_group_that_never_had_a_member_cannot_get_a_message() -> None:
+    servers = servers_with_letters()
+    message = record("orders", 5, properties="UNIQ_KEY\x01M\x02")
+    servers.answer("a:1", RequestCode.QUERY_MESSAGE, reply(FOUND, body=message))
+    with pytest.raises(RouteNotFound, match="no member of group 'idle' was ever connected"):
+        servers.run(retry_now(servers.core, "idle", "orders", "M", deadline=DEADLINE))
+
+
+def test_send_again_stores_a_copy_in_the_topic() -> None:
+    servers = servers_with_letters()
+    text = "UNIQ_KEY\x01M\x02own\x01p\x02DELAY\x013\x02__SHARDINGKEY\x01s\x02KEYS\x01k\x02"
+    message = record("orders", 5, properties=text)
+    servers.answer("a:1", RequestCode.QUERY_MESSAGE, reply(FOUND, body=message))
+    new_id = servers.run(send_again(servers.core, "orders", "M", deadline=DEADLINE))
+    header, properties = sent(servers)
+    assert header.topic == "orders"
+    assert properties == {
+        "own": "p",
+        "KEYS": "k",
+        "__SHARDINGKEY": "s",
+        "ORIGIN_MESSAGE_ID": "M",
+        "UNIQ_KEY": new_id,
+    }
+
+
+def test_letters_before_the_begin_are_left_out_though_a_broker_returns_one() -> None:
+    """A 4.9 broker finds the message nearest to a time."""
+    page = page_of(servers_with_letters(), begin=datetime.fromtimestamp(1.5, UTC))
+    assert [letter.message.offset for letter in page.letters] == [2]

@@ -12,6 +12,7 @@ from downrange.client.flows.admin.groups import (
     list_groups,
     update_group,
 )
+from downrange.client.flows.admin.reports import Unanswered
 from downrange.errors import BrokerNotFound, ConnectFailed, GroupNotFound, OptionError, PartlyDone
 from downrange.model import QueueId
 from downrange.wire.bodies import (
@@ -61,6 +62,27 @@ def test_groups_of_all_brokers_are_listed_by_name_and_kind() -> None:
         ("billing", "normal", ("a", "b")),
     ]
     assert found[0].members is None
+
+
+@pytest.mark.parametrize("with_progress", [True, False])
+def test_a_broker_that_is_down_is_named_and_the_others_are_shown(with_progress: bool) -> None:
+    servers = servers_with_groups("billing")
+    servers.answer("b:1", ALL, ConnectFailed("b:1", "connection refused"))
+    stats = reply(body=BrokerConsumeStatsBody())
+    servers.answer("a:1", RequestCode.GET_BROKER_CONSUME_STATS, stats)
+    servers.answer("a:1", CONNECTIONS, refusal(ResponseCode.CONSUMER_NOT_ONLINE))
+    listing = list_groups(servers.core, with_progress=with_progress, deadline=DEADLINE)
+    found = servers.run(listing)
+    assert [(each.group, each.brokers) for each in found] == [("billing", ("a",))]
+    assert found.unanswered == (Unanswered("b", "b:1", "connection refused"),)
+
+
+def test_without_any_answer_the_list_is_an_error() -> None:
+    servers = servers_with_groups("billing")
+    for broker in "ab":
+        servers.answer(f"{broker}:1", ALL, ConnectFailed(f"{broker}:1", "connection refused"))
+    with pytest.raises(ConnectFailed):
+        servers.run(list_groups(servers.core, deadline=DEADLINE))
 
 
 def test_a_namespace_shows_its_own_groups_and_those_of_the_system() -> None:

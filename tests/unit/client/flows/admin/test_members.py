@@ -8,6 +8,7 @@ from downrange.client.flows.admin.members import (
     consume_directly,
     group_members,
     list_producers,
+    member_states,
     producer_members,
     running_state,
 )
@@ -161,6 +162,38 @@ def test_the_state_of_a_member_comes_from_the_broker_that_it_is_connected_to() -
     servers.answer("b:1", STATE, ConnectFailed("b:1", "refused"))
     with pytest.raises(ServerFailure, match="not online"):
         servers.run(running_state(servers.core, "billing", "one", deadline=DEADLINE))
+
+
+def test_all_members_say_their_oldest_message() -> None:
+    servers = servers_with(cluster(main="a"))
+    servers.answer("a:1", CONNECTIONS, reply(body=connections("one", "two")))
+    body = state({"orders": ("*", "TAG")})
+    queues = [QueueId("orders", "a", number) for number in range(4)]
+    facts = [
+        QueueRunningState(cached_msg_count=2, cached_msg_min_offset=7),
+        # An orderly consumer of Java has one message in its handler, and others that wait.
+        QueueRunningState(
+            cached_msg_count=2,
+            cached_msg_min_offset=7,
+            transaction_msg_count=1,
+            transaction_msg_min_offset=6,
+        ),
+        QueueRunningState(transaction_msg_count=1, transaction_msg_min_offset=5),
+        QueueRunningState(),
+    ]
+    body.mq_table = dict(zip(queues, facts, strict=True))
+    servers.answer(
+        "a:1",
+        STATE,
+        lambda command: (
+            reply(body=body)
+            if command.fields["clientId"] == "one"
+            else refusal(ResponseCode.CONSUME_MSG_TIMEOUT)
+        ),
+    )
+    found = servers.run(member_states(servers.core, "billing", deadline=DEADLINE))
+    assert list(found) == ["one"]
+    assert [each.oldest for each in found["one"].queues] == [7, 6, 5, None]
 
 
 def test_a_member_consumes_a_message_that_is_named_by_its_unique_id() -> None:

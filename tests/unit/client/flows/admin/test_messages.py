@@ -6,6 +6,7 @@ import pytest
 
 from downrange.client.flows.admin.messages import (
     query_messages,
+    read_queue,
     view_message,
 )
 from downrange.errors import (
@@ -17,8 +18,10 @@ from downrange.errors import (
 )
 from downrange.model import QueueId
 from downrange.wire.codes import RequestCode, ResponseCode
-from downrange.wire.headers import QueryReply
+from downrange.wire.command import Command
+from downrange.wire.headers import PullReply, QueryReply
 from downrange.wire.ids import OffsetId
+from tests.unit.client.flows.admin.test_dead_letters import pulled
 from tests.unit.client.flows.fake_servers import (
     NAME_SERVER,
     FakeServers,
@@ -33,6 +36,7 @@ QUEUE = QueueId("orders", "a", 1)
 AT = datetime.fromtimestamp(1_700_000_000.123, UTC)
 QUERY = RequestCode.QUERY_MESSAGE
 VIEW = RequestCode.VIEW_MESSAGE_BY_ID
+MOVED = int(ResponseCode.PULL_OFFSET_MOVED)
 
 
 def servers_with(brokers: str = "a", *, namespace: str | None = None) -> FakeServers:
@@ -80,6 +84,17 @@ def test_offset_id_without_a_message_is_an_error(answer: object, error: type[Exc
     message_id = str(OffsetId("10.0.0.2", 10911, 3000))  # type: ignore[arg-type]
     with pytest.raises(error, match=r"10\.0\.0\.2:10911"):
         servers.run(view_message(servers.core, "orders", message_id, deadline=DEADLINE))
+
+
+def test_message_of_another_topic_is_not_found() -> None:
+    servers = servers_with(namespace="prod")
+    servers.answer("10.0.0.2:10911", VIEW, reply(body=record("prod%secrets", 3)))
+    message_id = str(OffsetId("10.0.0.2", 10911, 3000))  # type: ignore[arg-type]
+    with pytest.raises(NotFound, match="the message at offset 3000 is of another topic"):
+        servers.run(view_message(servers.core, "orders", message_id, deadline=DEADLINE))
+    servers.answer("10.0.0.2:10911", VIEW, reply(body=record("prod%orders", 3)))
+    found = servers.run(view_message(servers.core, "orders", message_id, deadline=DEADLINE))
+    assert found.topic == "orders"
 
 
 def test_unique_id_is_looked_up_on_all_brokers_of_the_last_three_days() -> None:
@@ -193,3 +208,42 @@ def test_query_for_an_unknown_topic_is_an_error() -> None:
     )
     with pytest.raises(RouteNotFound, match="'orders'"):
         servers.run(query_messages(servers.core, "orders", "k", deadline=DEADLINE))
+
+
+# ---- messages of a queue -------------------------------------------------------------------------
+
+
+def test_a_queue_is_read_from_an_offset_on() -> None:
+    servers = servers_with()
+    servers.answer("a:1", RequestCode.PULL_MESSAGE, pulled("orders", {3: record("orders", 3)}))
+    found = servers.run(read_queue(servers.core, QUEUE, 3, max_count=5, deadline=DEADLINE))
+    assert [message.offset for message in found.messages] == [3]
+    assert (found.next, found.end, found.is_end) == (4, 4, True)
+    fields = servers.fields(RequestCode.PULL_MESSAGE)
+    assert (fields["maxMsgNums"], fields["consumerGroup"]) == ("5", "TOOLS_CONSUMER")
+
+
+def test_an_offset_before_the_first_message_counts_as_the_first() -> None:
+    servers = servers_with()
+    begins: list[int] = []
+
+    def answer(command: Command) -> Command:
+        begins.append(int(command.fields["queueOffset"]))
+        moved = PullReply(
+            suggest_which_broker_id=0, next_begin_offset=3, min_offset=3, max_offset=9
+        )
+        if begins[-1] < 3:
+            return Command(MOVED, moved.to_fields())
+        return pulled("orders", {3: record("orders", 3)})(command)  # type: ignore[no-any-return]
+
+    servers.answer("a:1", RequestCode.PULL_MESSAGE, answer)
+    found = servers.run(read_queue(servers.core, QUEUE, 0, deadline=DEADLINE))
+    assert ([message.offset for message in found.messages], begins) == ([3], [0, 3])
+
+
+def test_an_offset_behind_the_end_returns_nothing() -> None:
+    servers = servers_with()
+    moved = PullReply(suggest_which_broker_id=0, next_begin_offset=4, min_offset=0, max_offset=4)
+    servers.answer("a:1", RequestCode.PULL_MESSAGE, Command(MOVED, moved.to_fields()))
+    found = servers.run(read_queue(servers.core, QUEUE, 9, deadline=DEADLINE))
+    assert (found.messages, found.next, found.is_end) == ((), 4, True)

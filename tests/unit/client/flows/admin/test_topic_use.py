@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from functools import partial
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -12,6 +14,9 @@ from downrange.wire.codes import RequestCode, ResponseCode
 from downrange.wire.headers import EarliestTimeReply
 from tests.unit.client.flows.admin.test_changes import DEADLINE
 from tests.unit.client.flows.fake_servers import FakeServers, refusal, reply, route
+
+if TYPE_CHECKING:
+    from downrange.wire.command import Command
 
 EARLIEST = RequestCode.GET_EARLIEST_MSG_STORETIME
 
@@ -64,3 +69,36 @@ def test_groups_and_their_traffic_are_added_up_over_brokers() -> None:
         ("audit", 2.0, 120, 1200),
         ("billing", 1.0, 60, 600),
     ]
+    (alone,) = servers.run(
+        topic_traffic(servers.core, "orders", with_groups=False, deadline=DEADLINE)
+    )
+    assert (alone.group, alone.rate, alone.mean_bytes) == (None, 1.0, None)
+
+
+def _counter(bodies: dict[str, CountsBody], command: Command) -> Command:
+    return reply(body=bodies[command.fields["statsName"]])
+
+
+def test_sizes_and_days_go_by_the_longest_time_that_has_a_sample() -> None:
+    servers = FakeServers()
+    servers.answer_route("orders", route("abc"))
+    code = RequestCode.VIEW_BROKER_STATS_DATA
+    day, hour = Count(sum=600), Count(sum=60)
+    counts = {
+        "a": (CountsBody(stats_minute=Count(sum=6), stats_hour=hour, stats_day=day), 1000),
+        "b": (CountsBody(stats_minute=Count(sum=6), stats_hour=hour), 2000),
+    }
+    for broker, (body, size) in counts.items():
+        sizes = CountsBody(
+            stats_minute=Count(sum=body.stats_minute.sum * size),
+            stats_hour=Count(sum=body.stats_hour.sum * size),
+            stats_day=Count(sum=body.stats_day.sum * size),
+        )
+        by_name = {"TOPIC_PUT_NUMS": body, "TOPIC_PUT_SIZE": sizes}
+        servers.answer(f"{broker}:1", code, partial(_counter, by_name))
+    servers.answer("c:1", code, refusal(ResponseCode.SYSTEM_ERROR))
+    (sent,) = servers.run(
+        topic_traffic(servers.core, "orders", with_groups=False, with_sizes=True, deadline=DEADLINE)
+    )
+    assert (sent.minute, sent.day) == (12, 660)
+    assert sent.mean_bytes == (600 * 1000 + 60 * 2000) / 660

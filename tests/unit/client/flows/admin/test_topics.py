@@ -12,7 +12,8 @@ from downrange.client.flows.admin.topics import (
     topic_settings,
     topic_stats,
 )
-from downrange.errors import ConnectFailed, RouteNotFound, ServerFailure, TopicNotFound
+from downrange.client.flows.routing.lookup import find_route
+from downrange.errors import ConnectFailed, OptionError, RouteNotFound, ServerFailure, TopicNotFound
 from downrange.model import QueueId
 from downrange.wire.bodies import (
     BrokerReplicas,
@@ -174,3 +175,28 @@ def test_stats_of_a_topic_list_the_queues_of_all_brokers_in_order() -> None:
     assert [state.count for state in stats] == [0, 3, 0, 3]
     assert stats[0].stored_at == datetime.fromtimestamp(5, UTC)
     assert stats[1].stored_at is None
+
+
+def test_a_fresh_route_replaces_one_in_the_cache_and_no_other() -> None:
+    servers = FakeServers(namespace="prod")
+    servers.answer_route("prod%orders", route("a"))
+    servers.run(topic_route(servers.core, "orders", deadline=DEADLINE))
+    assert servers.core.routes.get("prod%orders") is None
+    servers.run(find_route(servers.core, "prod%orders", DEADLINE))
+    servers.answer_route("prod%orders", route("b"))
+    servers.run(topic_route(servers.core, "orders", deadline=DEADLINE))
+    cached = servers.core.routes.get("prod%orders")
+    assert cached is not None
+    assert list(cached.brokers) == ["b"]
+
+
+def test_stats_are_asked_of_some_brokers_only() -> None:
+    servers = FakeServers()
+    servers.answer_route("orders", route("ab"))
+    table = {QueueId("orders", "b", 0): TopicOffset(min_offset=1, max_offset=3)}
+    body = TopicStatsBody(offset_table=table)
+    servers.answer("b:1", RequestCode.GET_TOPIC_STATS_INFO, reply(body=body))
+    (state,) = servers.run(topic_stats(servers.core, "orders", brokers=["b"], deadline=DEADLINE))
+    assert (state.queue.broker, state.count) == ("b", 2)
+    with pytest.raises(OptionError, match=r"brokers=\['z'\] are not among \['a', 'b'\]"):
+        servers.run(topic_stats(servers.core, "orders", brokers=["z"], deadline=DEADLINE))

@@ -11,6 +11,7 @@ from downrange.client.flows.hooks import Hooks
 from downrange.model import QueueId
 from downrange.options.consumers import ConsumerOptions
 from downrange.wire.bodies import (
+    ClientConnection,
     ConsumerConnectionsBody,
     GroupMembersBody,
     GroupOffsetsBody,
@@ -81,6 +82,7 @@ class Stage:
         self.notices: list[Notice] = []
         self.sent_back: list[tuple[int, int]] = []
         self.subscribed: dict[str, str] | None = None
+        self.connections: list[str] = []
         prefix = "" if namespace is None else f"{namespace}%"
         self.servers.answer_route(prefix + TOPIC, route(brokers, queues=queues))
         self.servers.answer_route(f"%RETRY%{prefix}{GROUP}", route(brokers, queues=1))
@@ -200,7 +202,10 @@ class Stage:
         if table is None:
             table = {body.topic: body.sub_string for body in self.member.subscriptions.bodies()}
         found = {topic: Subscription(topic=topic, sub_string=text) for topic, text in table.items()}
-        return reply(body=ConsumerConnectionsBody(subscription_table=found))
+        connections = [ClientConnection(client_id=ME, client_addr=at) for at in self.connections]
+        connections.append(ClientConnection(client_id="10.0.0.2@9", client_addr="10.0.0.2:1"))
+        body = ConsumerConnectionsBody(connection_set=connections, subscription_table=found)
+        return reply(body=body)
 
     def _lock(self, command: Command) -> Command:
         wanted = decode_body(LockQueuesBody, command.body).mq_set

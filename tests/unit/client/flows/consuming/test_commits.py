@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import re
+from typing import Any
+
+import pytest
+
 from downrange.client.flows.consuming.commits import BrokerCommits, LocalCommits, NoCommits
 from downrange.client.flows.effects import Gather, Wait
 from downrange.client.offset_stores import MemoryOffsets
@@ -94,6 +99,56 @@ def test_a_store_that_fails_is_reported_and_asked_again() -> None:
     window = window_at(3)
     assert [str(error) for error in stage.run(commits.save([window], 103))] == ["the disk is full"]
     assert window.committed is None
+
+
+class StoreOfUser:
+    """Raises what code of a user may raise."""
+
+    def load(self, group: str) -> dict[QueueId, int]:
+        raise OSError(5, "load")
+
+    def save(self, group: str, offsets: dict[QueueId, int]) -> None:
+        raise OSError(5, "save")
+
+    def release(self, group: str) -> None:
+        raise OSError(5, "release")
+
+
+def test_any_error_of_a_store_is_a_store_error_with_its_cause() -> None:
+    stage = Stage()
+    commits = LocalCommits(StoreOfUser(), GROUP)
+    text = "{0}() of the offset store StoreOfUser failed: OSError: [Errno 5] {0}"
+    (failure,) = stage.run(commits.save([window_at(3)], 103))
+    assert isinstance(failure, StoreError)
+    assert isinstance(failure.__cause__, OSError)
+    assert str(failure) == text.format("save")
+    with pytest.raises(StoreError, match=re.escape(text.format("load"))):
+        stage.run(commits.load())
+    with pytest.raises(StoreError, match=re.escape(text.format("release"))):
+        stage.run(commits.release())
+
+
+@pytest.mark.parametrize("found", [None, [A0], {"orders": 3}, {A0: "3"}, {A0: -1}])
+def test_a_store_that_loads_something_else_than_offsets_is_refused(found: Any) -> None:
+    class Store(MemoryOffsets):
+        def load(self, group: str) -> dict[QueueId, int]:
+            return found  # type: ignore[no-any-return]
+
+    stage = Stage()
+    with pytest.raises(StoreError, match=r"the offset store Store returned .*, not a dict of Que"):
+        stage.run(LocalCommits(Store(), GROUP).load())
+
+
+def test_a_store_may_change_what_it_is_given() -> None:
+    class Store(MemoryOffsets):
+        def save(self, group: str, offsets: Any) -> None:
+            super().save(group, offsets)
+            offsets.clear()
+
+    stage = Stage()
+    commits = LocalCommits(Store(), GROUP)
+    assert stage.run(commits.save([window_at(3)], 103)) == []
+    assert commits.offsets == {A0: 3}
 
 
 def test_a_store_is_released() -> None:

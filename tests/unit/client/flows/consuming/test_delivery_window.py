@@ -138,14 +138,6 @@ def test_a_run_of_a_dropped_window_goes_to_nobody() -> None:
     assert not window.share(run)
 
 
-def test_nothing_is_kept_of_attempts_that_are_over() -> None:
-    window = filled(1, 2)
-    batch = taken(window, 2)
-    window.attempts[1] = 3
-    window.finish(batch, 52.0)
-    assert not window.attempts
-
-
 def test_a_lock_that_is_confirmed_anew_lets_the_offset_be_committed_again() -> None:
     window = window_at(5)
     window.committed = QueueOffset(5)
@@ -155,7 +147,8 @@ def test_a_lock_that_is_confirmed_anew_lets_the_offset_be_committed_again() -> N
     window.committed = QueueOffset(5)
     window.confirm_lock(99.0)
     assert (window.committed, window.locked_until) == (5, 99.0)
-    window.locked_until = 0.0
+    window.doubt_lock()
+    assert (window.committed, window.locked_until) == (None, 0.0)
     assert not window.is_sure
 
 
@@ -183,4 +176,31 @@ def test_room_in_the_buffer(
     other.add(messages_at(*range(others)), QueueOffset(others))
     window.add(messages_at(*range(own)), QueueOffset(own))
     window.needed = needed
-    assert buffer.has_room(window, 2, 8) is has_room
+    assert buffer.has_room(window, 2, 8, 1000) is has_room
+
+
+def test_a_queue_has_a_limit_of_bytes_of_its_own() -> None:
+    buffer = Buffer(100, 1000)
+    window = window_at(buffer=buffer)
+    window.add(messages_at(*range(5)), QueueOffset(5))
+    assert buffer.has_room(window, 1, 100, window.bytes)
+    assert not buffer.has_room(window, 1, 100, window.bytes - 1)
+
+
+def test_regular_answers_of_a_queue_that_lags_allow_several_pulls() -> None:
+    window = window_at(0, buffer=Buffer(1000, 1000))
+    assert window.pulls_at_once(256, 1) == 1
+    for first in (0, 32):
+        window.note_answer(32, 64, first + 32, 10_000)
+        window.next_offset = QueueOffset(first + 32)
+    assert window.stride == 32
+    assert window.pulls_at_once(256, 1) == 8
+    assert window.pulls_at_once(1000, 1) == 8  # never more
+    assert window.pulls_at_once(96, 1) == 3  # the messages that it may ask for
+    assert window.pulls_at_once(256, 4) == 3  # its share of the bytes
+    assert window.pulls_at_once(16, 1) == 1
+    window.note_answer(32, 64, 96, 170)  # 74 messages are left
+    window.next_offset = QueueOffset(96)
+    assert window.pulls_at_once(256, 1) == 2
+    window.note_answer(31, 64, 128, 10_000)  # one of the offsets did not match the filter
+    assert window.pulls_at_once(256, 1) == 1

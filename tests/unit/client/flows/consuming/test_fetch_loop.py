@@ -10,7 +10,7 @@ import pytest
 
 from downrange.client.flows.consuming.fetch_loop import fetch
 from downrange.client.flows.consuming.subscriptions import filters_of
-from downrange.client.flows.effects import Call
+from downrange.client.flows.effects import Call, Gather, Pause, Signal, UserCall, Wait
 from downrange.client.flows.hooks import Hooks
 from downrange.client.flows.notices import QueueFailed, QueueRecovered, UserCodeFailed
 from downrange.errors import (
@@ -21,11 +21,12 @@ from downrange.errors import (
     ServerFailure,
 )
 from downrange.model import QueueId
-from downrange.wire.codes import RequestCode, ResponseCode
+from downrange.wire.codes import ReleaseVersion, RequestCode, ResponseCode
 from downrange.wire.command import Command
+from downrange.wire.compression import Compression, compress
 from downrange.wire.headers import PullReply
 from tests.unit.client.flows.consuming.group_stage import A0, R0, TOPIC, Stage, offsets
-from tests.unit.client.flows.fake_servers import NAME_SERVER, refusal
+from tests.unit.client.flows.fake_servers import NAME_SERVER, record, refusal, route
 
 if TYPE_CHECKING:
     from downrange.client.flows.consuming.delivery_window import DeliveryWindow
@@ -66,6 +67,45 @@ def pull_once(stage: Stage, window: DeliveryWindow) -> None:
             effect = step()
         except StopIteration:
             return
+
+
+def effects_of_two_pulls(stage: Stage, window: DeliveryWindow) -> list[object]:
+    """Return what the loop yields before its second pull: calls by their code, others as is."""
+    flow = fetch(stage.member, window)
+    effect, seen = next(flow), list[object]()
+    while seen.count(PULL) < 2:
+        seen.append(effect.command.code if isinstance(effect, Call) else effect)
+        effect = flow.send(stage.servers.perform(effect))
+    flow.close()
+    return seen
+
+
+def test_handlers_begin_before_the_next_pull_if_the_queue_does_not_lag() -> None:
+    stage, window = entered()
+    stage.ends[A0] = 3
+    assert effects_of_two_pulls(stage, window) == [PULL, Pause(0.0), PULL]
+
+
+def test_the_next_pull_waits_for_a_worker_that_was_woken() -> None:
+    stage, window = entered()
+    stage.ends[A0] = 3
+    taken = Signal()
+
+    def arrived(window: DeliveryWindow) -> None:
+        window.taken = taken
+
+    stage.member.arrived = arrived
+    stage.on_wait[:] = [taken.fire]
+    effects = effects_of_two_pulls(stage, window)
+    assert [effects[0], effects[2]] == [PULL, PULL]
+    assert isinstance(effects[1], Wait)
+    assert effects[1].signal is taken
+
+
+def test_a_queue_that_lags_is_pulled_again_at_once() -> None:
+    stage, window = entered(pull_batch=2)
+    stage.ends[A0] = 5
+    assert effects_of_two_pulls(stage, window) == [PULL, PULL]
 
 
 def test_what_a_pull_brings_goes_into_the_window() -> None:
@@ -134,6 +174,42 @@ def test_messages_that_do_not_match_move_the_offset() -> None:
     assert stage.servers.interpreter.pauses == []
 
 
+def test_the_next_pull_goes_to_the_replica_that_the_broker_suggests() -> None:
+    stage = Stage(queues=1, start="earliest")
+    body = route("a", queues=1)
+    body.broker_datas[0].broker_addrs = {0: "a:1", 1: "a:2"}
+    stage.servers.answer_route(TOPIC, body)
+    stage.enter()
+    slave_next, master_next = PullReply(1, 8, 0, 20), PullReply(0, 9, 0, 20)
+    stage.servers.answer("a:1", PULL, Command(20, slave_next.to_fields()))
+    stage.servers.answer("a:2", PULL, Command(20, master_next.to_fields()))
+    fetch_rounds(stage, stage.window(), 3)
+    assert stage.servers.asked(PULL) == ["a:1", "a:2", "a:1"]
+
+
+@pytest.mark.parametrize(
+    ("version", "has_timer"), [(ReleaseVersion.V5_0_0, True), (ReleaseVersion.V5_0_0 - 1, False)]
+)
+def test_brokers_have_a_timer_from_5_0_0_on(version: int, *, has_timer: bool) -> None:
+    stage, window = entered()
+    answer = Command(20, PullReply(0, 8, 0, 9).to_fields(), version=version)
+    stage.servers.answer("a:1", PULL, answer)
+    pull_once(stage, window)
+    assert window.has_timer is has_timer
+
+
+@pytest.mark.parametrize("is_decoded", [True, False])
+def test_bodies_are_decompressed_unless_the_program_does_it(*, is_decoded: bool) -> None:
+    stage, window = entered(decode_body=is_decoded)
+    text = b"again and " * 9
+    packed, sys_flag = compress(text, Compression.ZSTD)
+    data = record(TOPIC, 0, body=packed, sys_flag=sys_flag)
+    stage.servers.answer("a:1", PULL, Command(0, PullReply(0, 1, 0, 1).to_fields(), data))
+    fetch_rounds(stage, window, 1)
+    (message,) = window.waiting
+    assert message.body == (text if is_decoded else packed)
+
+
 def test_an_answer_after_the_end_is_dropped() -> None:
     """One object per assignment: an answer that comes late is never taken for the next one."""
     stage, window = entered()
@@ -159,6 +235,92 @@ def test_an_answer_that_does_not_fit_is_pulled_again_when_there_is_room() -> Non
     assert stage.asked(PULL) == 1  # it waited for room, and did not pull again at once
 
 
+# ---- several pulls in flight ----------------------------------------------------------------
+
+
+def limited(stage: Stage, *limits: int) -> list[tuple[int, int]]:
+    """Let the broker return few messages per pull; return the list of what it is asked for.
+
+    The last limit stays.
+    """
+    asked: list[tuple[int, int]] = []
+
+    def answer(command: Command) -> Command:
+        fields = command.fields
+        offset, count = int(fields["queueOffset"]), int(fields["maxMsgNums"])
+        asked.append((offset, count))
+        limit = limits[min(len(asked), len(limits)) - 1]
+        fields["maxMsgNums"] = str(min(count, limit))
+        return stage._pull(command, "a")
+
+    stage.servers.answer("a:1", PULL, answer)
+    return asked
+
+
+def fetch_rounds(stage: Stage, window: DeliveryWindow, rounds: int) -> None:
+    """Let the loop ask so often, for one or several pulls."""
+    flow = fetch(stage.member, window)
+    effect = next(flow)
+    for _ in range(rounds):
+        assert isinstance(effect, Call | Gather)
+        effect = flow.send(stage.servers.perform(effect))
+    flow.close()
+
+
+def test_a_queue_that_lags_has_several_pulls_in_flight() -> None:
+    stage, window = entered(pull_batch=12)
+    stage.ends[A0] = 22
+    asked = limited(stage, 4)
+    fetch_rounds(stage, window, 4)
+    one_by_one = [(0, 12), (4, 12)]
+    at_once = [(8, 4), (12, 4), (16, 12)]  # the last one would find out that it may ask for more
+    assert asked == [*one_by_one, *at_once, (20, 12)]
+    assert offsets(window.waiting) == list(range(22))
+    assert window.next_offset == 22
+    assert stage.member.counts.dropped_answers == 0
+
+
+def test_an_answer_that_does_not_follow_the_one_before_is_pulled_again() -> None:
+    stage, window = entered(pull_batch=12)
+    stage.ends[A0] = 100
+    asked = limited(stage, 4, 4, 3, 4)
+    fetch_rounds(stage, window, 4)
+    assert asked[2:] == [(8, 4), (12, 4), (16, 12), (11, 12)]
+    assert offsets(window.waiting) == list(range(15))
+    assert stage.member.counts.dropped_answers == 2
+
+
+def test_a_failure_among_several_pulls_keeps_what_came_before_it() -> None:
+    stage, window = entered(pull_batch=12)
+    stage.ends[A0] = 100
+    limited(stage, 4)
+    fetch_rounds(stage, window, 2)
+
+    def failing(command: Command) -> Command:
+        if command.fields["queueOffset"] == "12":
+            return refusal(ResponseCode.SYSTEM_ERROR, "no")
+        return stage._pull(command, "a")
+
+    stage.servers.answer("a:1", PULL, failing)
+    flow = fetch(stage.member, window)
+    after = flow.send(stage.servers.perform(next(flow)))
+    assert offsets(window.waiting) == list(range(12))
+    assert isinstance(after, UserCall)  # the notice
+    (failed,) = after.args
+    assert isinstance(failed, QueueFailed)
+
+
+def test_what_does_not_fit_ends_a_round() -> None:
+    stage, window = entered(pull_batch=12, buffer_bytes=34)
+    stage.ends[A0] = 100
+    limited(stage, 4)
+    fetch_rounds(stage, window, 2)
+    stage.member.buffer.bytes += 23  # of another queue
+    fetch_rounds(stage, window, 1)
+    assert window.next_offset == 8
+    assert (window.stride, window.needed) == (0, 4)
+
+
 def test_without_room_it_waits_until_a_message_is_done() -> None:
     stage, window = entered(buffer_messages=1)
     window.room.fire()
@@ -169,6 +331,23 @@ def test_without_room_it_waits_until_a_message_is_done() -> None:
     window.settle(message)
     assert waiting.signal.is_fired  # type: ignore[union-attr]
     assert isinstance(flow.send(True), Call)
+
+
+@pytest.mark.parametrize(
+    ("limit", "pulls"),
+    [
+        ({"queue_messages": 2}, 0),
+        ({"queue_messages": 3}, 1),
+        ({"queue_bytes": 7}, 0),
+        ({"queue_bytes": 8}, 1),
+    ],
+)
+def test_a_queue_is_not_pulled_beyond_its_own_limits(limit: dict[str, int], pulls: int) -> None:
+    stage, window = entered(**limit)
+    stage.ends[A0] = 2
+    stage.fill(A0, 2, body=b"1234")
+    pull_once(stage, window)
+    assert stage.asked(PULL) == pulls
 
 
 def test_a_topic_that_was_unsubscribed_is_not_pulled() -> None:
@@ -265,5 +444,6 @@ def test_a_moved_offset_opens_a_new_window() -> None:
     assert moved is not window
     assert (moved.position, moved.committed, moved.has_lock) == (40, None, True)
     (notice,) = stage.published(QueueFailed)
-    assert notice.what == "the broker moved the group's offset to 40"
+    reason = "the group was reset, or the queue does not have its offset any more"
+    assert notice.what == f"continues at offset 40, because {reason}"
     assert TOPIC in str(notice.queue)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from downrange.client.consumer_stats import consumer_health
 from downrange.client.flows.consuming.group_member import GroupMember
 from downrange.client.flows.consuming.subscriptions import filters_of
 from downrange.client.flows.effects import Gather, Pause, Signal, Wait
@@ -16,6 +17,7 @@ from downrange.client.flows.notices import (
     HandlerStuck,
     LockLost,
     UserCodeFailed,
+    WorkFailed,
 )
 from downrange.client.flows.routing.routes import route_of
 from downrange.client.offset_stores import MemoryOffsets
@@ -25,8 +27,10 @@ from downrange.errors import (
     GroupTaken,
     OptionError,
     ServerError,
+    StoreError,
 )
 from downrange.filters.sql import Sql
+from downrange.model import QueueId, QueueOffset
 from downrange.options.consumers import ConsumerOptions
 from downrange.wire.codes import RequestCode, ResponseCode
 from tests.unit.client.flows.consuming.group_stage import A0, A1, R0, TOPIC, Stage
@@ -34,8 +38,10 @@ from tests.unit.client.flows.fake_servers import refusal, route
 from tests.unit.client.flows.flow_steps import body
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from downrange.client.flows.effects import Flow
-    from downrange.model import QueueId
+    from downrange.wire.command import Command
 
 COMMIT = RequestCode.UPDATE_CONSUMER_OFFSET
 LOCK, UNLOCK = RequestCode.LOCK_BATCH_MQ, RequestCode.UNLOCK_BATCH_MQ
@@ -209,6 +215,92 @@ def test_broadcast_leaves_without_unlocking_and_releases_its_store() -> None:
     assert stage.asked(UNLOCK) == 0
     assert store.load("billing")[A0] == 1
     assert stage.asked(COMMIT) == 0
+
+
+class BrokenStore(Store):
+    """Raises what code of a user may raise, in the methods that a test names."""
+
+    def __init__(self, *broken: str) -> None:
+        super().__init__()
+        self.broken = set(broken)
+
+    def _check(self, name: str) -> None:
+        if name in self.broken:
+            raise OSError(5, name)
+
+    def load(self, group: str) -> dict[QueueId, int]:
+        self._check("load")
+        return super().load(group)
+
+    def save(self, group: str, offsets: Mapping[QueueId, int]) -> None:
+        self._check("save")
+        super().save(group, offsets)
+
+    def release(self, group: str) -> None:
+        self._check("release")
+        super().release(group)
+
+
+def test_a_store_of_the_user_that_fails_is_counted_told_once_and_asked_again() -> None:
+    store = BrokenStore()
+    stage = entered(model="broadcast", offset_store=store)
+    store.broken = {"save"}
+    stage.fill(A0, 1)
+    stage.work()
+    for _ in range(3):
+        assert stage.run(stage.member.commit([stage.window()], 103)) is False
+    assert stage.member.counts.commits_failed == 3
+    (notice,) = stage.published(CommitFailed)
+    assert isinstance(notice.error, StoreError)
+    health = consumer_health(stage.member)
+    assert not health.is_healthy
+    assert "save() of the offset store BrokenStore failed: OSError" in health.problems[0]
+    store.broken = set()
+    assert stage.run(stage.member.commit([stage.window()], 103)) is True
+    assert consumer_health(stage.member).is_healthy
+
+
+def test_a_store_of_the_user_that_fails_does_not_keep_the_member_from_leaving() -> None:
+    store = BrokenStore()
+    stage = entered(model="broadcast", offset_store=store)
+    store.broken = {"save", "release"}
+    stage.fill(A0, 1)
+    stage.work()
+    assert stage.run(stage.push.exit(stage.now + 5)) == []
+    assert not stage.servers.core.consumers
+    assert stage.asked(RequestCode.UNREGISTER_CLIENT) == 1
+    assert not stage.member.windows
+    assert len(stage.published(CommitFailed)) == 1
+    (notice,) = stage.published(WorkFailed)
+    assert notice.what == "releasing the offsets of group billing"
+    with pytest.raises(StopIteration):
+        next(stage.push.work())
+
+
+def test_a_store_of_the_user_that_cannot_be_loaded_ends_the_start() -> None:
+    stage = Stage(model="broadcast", offset_store=BrokenStore("load", "release"))
+    with pytest.raises(
+        StoreError, match="load\\(\\) of the offset store BrokenStore failed"
+    ) as caught:
+        stage.enter()
+    assert isinstance(caught.value.__cause__, OSError)
+    assert not stage.servers.core.consumers
+    assert len(stage.published(WorkFailed)) == 1
+
+
+def test_queues_go_even_if_something_unexpected_fails_before() -> None:
+    stage = entered()
+
+    def broken(*_: Any) -> Flow[None]:
+        raise LookupError("broken")
+
+    stage.member.hand_over = broken  # type: ignore[assignment, method-assign]
+    stage.run(stage.member.release([stage.window()]))
+    stage.run_spawned(last=1)
+    assert A0 not in stage.member.windows
+    assert stage.run(stage.push.exit(stage.now + 5)) == []
+    assert not stage.servers.core.consumers
+    assert [str(each.error) for each in stage.published(UserCodeFailed)] == ["broken"] * 2
 
 
 def test_broadcast_goes_on_where_its_store_says() -> None:
@@ -433,6 +525,124 @@ def test_after_a_lost_connection_locks_are_renewed_and_offsets_committed() -> No
     looped(stage, "lock renewal", 1)
     assert stage.window().is_sure
     assert stage.push._take() is not None
+
+
+def test_a_member_that_leaves_after_a_cut_commits_nothing_for_the_next_owner() -> None:
+    """Found by the simulation: its commit put the group back behind what another one had read."""
+    stage = entered()
+    stage.fill(A0, 1)
+    stage.fill(A1, 1)
+    stage.work()
+    stage.servers.core.on_disconnect("a:1")
+    stage.refused = {A0}
+    stage.committed[A0] = 5
+    stage.run(stage.push.exit(stage.now + 5))
+    assert stage.published(LockLost) == [LockLost("billing", A0)]
+    assert (stage.committed[A0], stage.committed[A1]) == (5, 1)
+
+
+def test_it_neither_commits_what_another_member_had_and_gave_back() -> None:
+    stage = entered()
+    stage.fill(A0, 1)
+    stage.work()
+    stage.servers.core.on_disconnect("a:1")
+    stage.committed[A0] = 5
+    stage.run(stage.push.exit(stage.now + 5))
+    assert stage.committed[A0] == 5
+
+
+@pytest.mark.parametrize("is_saved", [True, False])
+def test_after_a_cut_it_goes_on_where_another_member_has_read_on(is_saved: bool) -> None:
+    """Unless it was reset to an earlier place, which is not committed yet."""
+    stage = entered()
+    stage.window().is_saved = is_saved
+    stage.servers.core.on_disconnect("a:1")
+    stage.committed[A0] = 5
+    looped(stage, "lock renewal", 2)
+    assert stage.window().is_lost is is_saved
+    assert stage.window().is_stopped is is_saved
+
+
+def test_a_lost_queue_is_stopped_before_others_are_asked_for() -> None:
+    """Found by the simulation: another member handled it meanwhile."""
+    stage = entered(mode="orderly")
+    stage.servers.core.on_disconnect("a:1")
+    stage.refused = {A0}
+    stopped: list[tuple[bool, bool]] = []
+
+    def progress(command: Command) -> Command:
+        stopped.append((stage.window(A0).is_stopped, stage.window(A1).locked_until > 0))
+        return stage._progress(command, "a")
+
+    stage.servers.answer("a:1", RequestCode.QUERY_CONSUMER_OFFSET, progress)
+    looped(stage, "lock renewal", 2)
+    assert stopped[0] == (True, False)  # and the others wait until it is known that they are ours
+    assert stage.window(A1).locked_until > 0
+
+
+@pytest.mark.parametrize("lost_with", [LOCK, RequestCode.QUERY_CONSUMER_OFFSET])
+def test_an_answer_from_before_a_lost_connection_confirms_no_lock(lost_with: RequestCode) -> None:
+    """Found by the simulation: the broker had freed the lock, and a handler began without it."""
+    stage = entered(mode="orderly")
+    stage.fill(A0, 1)
+    stage.servers.core.on_disconnect("a:1")
+    stage.member._doubt = Signal()
+
+    def answer(command: Command) -> Command:
+        stage.servers.core.on_disconnect("a:1")
+        return stage._lock(command) if lost_with == LOCK else stage._progress(command, "a")
+
+    stage.servers.answer("a:1", lost_with, answer)
+    stage.run(stage.member._renew_locks())
+    assert not stage.window().is_sure
+    assert stage.push._take() is None
+    assert stage.member._doubt.is_fired  # they are renewed at once
+    stage.open("a")
+    stage.run(stage.member._renew_locks())
+    assert stage.window().is_sure
+    assert stage.push._take() is not None
+
+
+def test_the_locks_of_one_broker_are_renewed_while_another_one_is_lost() -> None:
+    stage = Stage(start="earliest", brokers="ab", mode="orderly")
+    stage.enter()
+    b0 = QueueId("orders", "b", 0)
+    stage.servers.clock.seconds += 5
+
+    def answer(command: Command) -> Command:
+        stage.servers.core.on_disconnect("b:1")
+        return stage._lock(command)
+
+    stage.servers.answer("b:1", LOCK, answer)
+    stage.run(stage.member._renew_locks())
+    assert stage.window(A0).locked_until == stage.now + 30
+    assert stage.window(b0).locked_until == 0
+
+
+@pytest.mark.parametrize("is_early", [True, False])
+def test_a_window_that_is_moved_has_the_doubts_of_the_one_before(is_early: bool) -> None:
+    stage = entered(mode="orderly")
+
+    def lose() -> None:
+        stage.servers.core.on_disconnect("a:1")
+
+    if is_early:
+        lose()
+    else:
+        stage.member._spawn = lambda _: lose()
+    stage.run(stage.member.replace_window(stage.window(), QueueOffset(7)))
+    window = stage.window()
+    assert (window.position, window.has_lock, window.is_sure) == (7, True, False)
+
+
+def test_a_lock_stays_in_doubt_while_the_broker_does_not_say_what_it_has() -> None:
+    stage = entered()
+    stage.servers.core.on_disconnect("a:1")
+    failing = ConnectFailed("a:1", "away")
+    stage.servers.answer("a:1", RequestCode.QUERY_CONSUMER_OFFSET, failing)
+    looped(stage, "lock renewal", 2)
+    assert not stage.window().is_sure
+    assert not stage.window().is_lost
 
 
 def test_broadcast_has_no_locks_to_doubt() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 
 import pytest
+from msgspec.structs import replace
 
 from downrange.client.flows.consuming.offsets import (
     Start,
@@ -17,11 +18,12 @@ from downrange.client.flows.consuming.offsets import (
     search_offset,
     set_group_offset,
 )
+from downrange.client.flows.effects import Call, Flow, Wait
 from downrange.client.flows.routing.lookup import read_queues
 from downrange.client.flows.routing.routes import route_of
-from downrange.errors import NoPermission, OptionError, RouteNotFound
+from downrange.errors import CallTimeout, NoPermission, OptionError, RouteNotFound
 from downrange.model import QueueId
-from downrange.wire.codes import RequestCode, ResponseCode
+from downrange.wire.codes import ReleaseVersion, RequestCode, ResponseCode
 from downrange.wire.headers import EarliestTimeReply, OffsetReply
 from tests.unit.client.flows.fake_servers import FakeServers, refusal, reply, route
 
@@ -109,6 +111,15 @@ def test_search_by_time_asks_in_milliseconds() -> None:
     assert fields["timestamp"] == "1700000000123"
 
 
+def test_search_by_time_asks_old_brokers_for_a_millisecond_less() -> None:
+    servers = servers_with()
+    answer = replace(reply(OffsetReply(5)), version=ReleaseVersion.V4_9_4)
+    servers.answer("a:1", RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, answer)
+    assert servers.run(search_offset(servers.core, QUEUE, AT, deadline=DEADLINE)) == 5
+    fields = servers.fields(RequestCode.SEARCH_OFFSET_BY_TIMESTAMP)
+    assert fields["timestamp"] == "1700000000122"
+
+
 def test_search_by_time_needs_a_time_zone() -> None:
     servers = servers_with()
     with pytest.raises(OptionError, match="has no time zone"):
@@ -146,6 +157,34 @@ def test_offset_of_a_group_is_committed_and_a_refusal_raised() -> None:
     assert servers.fields(code)["commitOffset"] == "3"
     with pytest.raises(NoPermission, match="a:1"):
         servers.run(set_group_offset(servers.core, "audit", QUEUE, 3, deadline=DEADLINE))
+
+
+def test_first_commit_of_a_group_to_a_topic_goes_alone() -> None:
+    """Two at a time: Apache's brokers make a table for each, and keep one."""
+    servers = servers_with()
+    servers.answer("a:1", RequestCode.QUERY_CONSUMER_OFFSET, reply(OffsetReply(0)))
+    servers.run(group_offset(servers.core, "audit", QUEUE, deadline=DEADLINE))  # finds the route
+
+    def commit(number: int) -> Flow[None]:
+        queue = QueueId("orders", "a", number)
+        return set_group_offset(servers.core, "audit", queue, 3, deadline=DEADLINE)
+
+    first, second, third, late = commit(0), commit(1), commit(2), commit(3)
+    assert isinstance(next(first), Call)
+    waits = [next(second), next(third), next(late)]
+    assert all(isinstance(effect, Wait) and not effect.signal.is_fired for effect in waits)
+    assert isinstance(late.send(False), Call), "its time is over, and the request fails"
+    with pytest.raises(CallTimeout):
+        first.throw(CallTimeout("a:1", 3.0))
+    assert isinstance(second.send(True), Call), "it is the first one now"
+    again = third.send(True)
+    assert isinstance(again, Wait)
+    with pytest.raises(StopIteration):
+        second.send(reply())
+    assert again.signal.is_fired
+    fourth = commit(0)
+    assert isinstance(third.send(True), Call)
+    assert isinstance(next(fourth), Call), "the group is known to the broker"
 
 
 # ---- where a consumer starts ---------------------------------------------------------------------

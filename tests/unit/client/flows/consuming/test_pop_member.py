@@ -9,6 +9,7 @@ from downrange.client.flows.consuming.pop_member import PopMember, UnderWay
 from downrange.client.flows.consuming.pull import by_tags
 from downrange.client.flows.consuming.push_core import PushCore
 from downrange.client.flows.consuming.subscriptions import filters_of
+from downrange.client.flows.consuming.verdicts import Verdict
 from downrange.client.flows.effects import UserCall, Wait
 from downrange.client.flows.hooks import Hooks
 from downrange.client.flows.notices import (
@@ -16,13 +17,14 @@ from downrange.client.flows.notices import (
     HandlerFailed,
     QueueFailed,
     QueueRecovered,
-    UserCodeFailed,
+    TopicUnread,
     WorkFailed,
 )
-from downrange.errors import ConnectionLost, DeadLetter, PopNotSupported, Retry
+from downrange.errors import ConnectionLost, DeadLetter, PopNotSupported, Retry, RetrySome
 from downrange.model import QueueId
 from downrange.options.consumers import ConsumerOptions
 from downrange.wire.codes import RequestCode, ResponseCode
+from downrange.wire.compression import Compression, compress
 from downrange.wire.headers import OffsetReply
 from downrange.wire.pop_headers import ChangeInvisibleReply, NotificationReply, PopReply
 from downrange.wire.properties import encode_properties
@@ -202,7 +204,8 @@ def test_a_broker_without_pops_is_an_error_and_the_others_are_popped() -> None:
     world.on_wait[:] = [lambda: None, lambda: None, world.close]
     world.run(world.member._source_loop())
     assert list(world.member.sources) == [("orders", "b")]
-    assert len(world.published(UserCodeFailed)) == 1
+    assert len(world.published(WorkFailed)) == 1
+    assert world.servers.core.user_errors == 0
     assert "RocketMQ 5" in world.member.problems()[0]
 
 
@@ -217,12 +220,16 @@ def test_a_topic_without_a_route_is_looked_for_again() -> None:
     world.servers.answer_route("orders", None)
     world.enter()
     assert world.member.assigned() == []
+    step = "`downrange topic list` shows the topics"
+    assert world.notices == [TopicUnread("jobs", "orders", "does not exist", step)]
+    assert world.member.problems() == ["topic orders does not exist"]
     world.servers.answer_route("orders", route("a", queues=1))
     world.on_wait[:] = [lambda: None, world.close]
     started = world.now
     world.run(world.member._source_loop())
     assert list(world.member.sources) == [("orders", "a")]
     assert world.now == started + 1
+    assert not world.member.problems()
 
 
 def test_sources_stay_when_no_name_server_answers() -> None:
@@ -232,6 +239,71 @@ def test_sources_stay_when_no_name_server_answers() -> None:
     world.on_wait[:] = [world.member.changed.fire, world.close]
     world.run(world.member._source_loop())
     assert list(world.member.sources) == [("orders", "a")]
+    world.servers.clock.seconds += 10
+    world.run(world.member.take_queues())
+    assert "no name server answered" in world.member.problems()[0]
+
+
+def without_group() -> World:
+    world = World("ab")
+    refused = refusal(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, "Group jobs not exist!")
+    missing = refusal(ResponseCode.QUERY_NOT_FOUND)
+    for address in ("a:1", "b:1"):
+        world.servers.answer(address, PROGRESS, missing)
+        world.servers.answer(address, RequestCode.GET_MAX_OFFSET, reply(OffsetReply(0)))
+    world.servers.answer("a:1", COMMIT, refused)
+    return world
+
+
+def test_a_group_that_does_not_exist_is_reported_once_and_its_end() -> None:
+    """Complaint: a queue stops, and nothing is in the log."""
+    world = without_group().enter()
+    place = QueueId("orders", "a", -1)
+    assert world.member.assigned() == [QueueId("orders", "b", -1)]
+    text = "a:1 does not have group 'jobs' (code 26).\n  Create it with `downrange group create"
+    assert world.member.problems()[0].startswith(f"orders of a cannot be taken: {text} jobs`.")
+    assert not world.run(world.member.take_queues())
+    assert [notice.queue for notice in world.published(QueueFailed)] == [place]
+    world.servers.answer("a:1", COMMIT, reply())
+    assert world.run(world.member.take_queues())
+    assert world.published(QueueRecovered) == [QueueRecovered("jobs", place)]
+    assert not world.member.problems()
+
+
+def test_a_group_is_created_by_another_heartbeat_when_the_first_one_was_lost() -> None:
+    world = without_group()
+    refused = refusal(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, "Group jobs not exist!")
+    world.servers.answer("a:1", COMMIT, refused, reply())
+    world.enter()
+    assert len(world.member.sources) == 2
+    assert not world.published(QueueFailed)
+
+
+def test_a_heartbeat_that_is_refused_is_the_reason_why_there_is_no_group() -> None:
+    world = without_group()
+    denied = refusal(ResponseCode.NO_PERMISSION, "no right")
+    world.servers.answer("a:1", RequestCode.HEART_BEAT, denied)
+    world.enter()
+    assert "code 16: no right" in world.member.problems()[0]
+
+
+def test_what_was_wrong_with_a_topic_is_forgotten_when_it_is_given_up() -> None:
+    world = without_group().enter()
+    assert world.member.problems()
+    world.run(world.member.resubscribe(filters_of("refunds"), world.now + 3))
+    world.servers.answer("a:1", COMMIT, reply())
+    world.run(world.member.take_queues())
+    assert not world.member.problems()
+    assert not world.published(QueueRecovered)
+
+
+def test_a_broker_that_leaves_the_route_is_not_waited_for() -> None:
+    world = without_group().enter()
+    world.servers.answer_route("orders", route("b", queues=1))
+    world.member.core.routes.forget("orders")
+    assert world.run(world.member.take_queues())
+    assert not world.member.problems()
+    assert not world.published(QueueRecovered)
 
 
 def test_nothing_is_popped_before_the_group_has_a_place_to_begin() -> None:
@@ -451,6 +523,17 @@ def test_failed_messages_go_back_to_the_broker(error: Exception, code: RequestCo
         assert world.servers.fields(CHANGE)["invisibleTime"] == "2000"
 
 
+@pytest.mark.parametrize("is_decoded", [True, False])
+def test_bodies_are_decompressed_unless_the_program_does_it(*, is_decoded: bool) -> None:
+    world = World(decode_body=is_decoded).enter()
+    text = b"again and " * 9
+    packed, sys_flag = compress(text, Compression.ZSTD)
+    data = record("orders", 0, body=packed, sys_flag=sys_flag)
+    world.servers.answer("a:1", POP, reply(PopReply(1_000, 60_000, 2, 0, "0 0 0"), body=data))
+    world.run(world.member._pop_once(world.source))
+    assert world.take().messages[0].body == (text if is_decoded else packed)
+
+
 def test_a_failed_message_whose_time_is_over_is_left_to_the_broker() -> None:
     world = World().enter().fill(2)
     first, second = world.take(), world.take()
@@ -472,6 +555,52 @@ def test_a_message_that_the_broker_does_not_take_is_handled_here_again() -> None
 
 
 # ---- acknowledging -----------------------------------------------------------------------------
+
+
+def test_a_batch_of_which_none_is_retried_is_acknowledged() -> None:
+    world = World(batch=4).enter()
+    world.errors = [RetrySome([])]
+    world.fill(3)
+    world.work()
+    counts = world.member.counts
+    assert (counts.handled, counts.failed) == (3, 0)
+    assert len(world.member._acks) == 3
+    assert not world.window.running
+    assert not world.member.buffer.count
+
+
+def test_what_the_log_says_of_a_failed_message_is_what_the_broker_does() -> None:
+    for error, retries, plan in (
+        (Retry(), 16, "attempt 2 of 17 follows in about 10 s"),
+        (Retry(0), 16, "attempt 2 of 17 follows in about 0 s"),
+        (Retry(864000), 16, "attempt 2 of 17 follows in about 864000 s"),
+        (Retry(6), 0, "it becomes a dead letter after 1 attempts"),
+        (DeadLetter("why"), 16, "it becomes a dead letter"),
+    ):
+        world = World(retries=retries).enter()
+        world.errors = [error]
+        world.fill(1)
+        world.work()
+        (notice,) = world.published(HandlerFailed)
+        assert notice.plan == plan
+        assert world.member.counts.dead == ("dead letter" in plan)
+
+
+def test_after_a_mistake_messages_are_left_to_the_broker() -> None:
+    world = World(batch=2).enter()
+    world.errors = [ValueError("bad")]
+    world.fill(2)
+
+    def broken(window: DeliveryWindow, verdict: Verdict) -> Flow[None]:
+        yield from world.push._send_back(window, Verdict((), verdict.failed[:1]))
+        raise LookupError("broken")
+
+    world.push._repeat = broken  # type: ignore[assignment, method-assign]
+    world.work()
+    assert not world.window.running
+    assert not world.member.buffer.count
+    assert not world.member._popped
+    assert world.asked(CHANGE) == 1
 
 
 def test_acknowledgements_share_a_request() -> None:

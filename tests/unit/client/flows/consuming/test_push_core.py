@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -12,6 +13,9 @@ from downrange.errors import ConnectFailed, DeadLetter, Retry, RetrySome
 from downrange.wire.codes import RequestCode
 from tests.unit.client.flows.consuming.group_stage import A0, A1, R0, Stage, offsets
 from tests.unit.client.flows.fake_servers import reply
+
+if TYPE_CHECKING:
+    from downrange.model import ReceivedMessage
 
 SEND_BACK = RequestCode.CONSUMER_SEND_MSG_BACK
 
@@ -317,6 +321,17 @@ def test_a_message_whose_queue_was_lost_is_not_sent_back() -> None:
     assert plan(stage) == "its queue belongs to another member now, which handles it"
 
 
+def test_the_unit_mode_is_told_by_heartbeats_and_with_messages_that_are_sent_back() -> None:
+    for is_unit_mode in (True, False):
+        stage = entered(unit_mode=is_unit_mode)
+        assert stage.member.membership().unit_mode is is_unit_mode
+        stage.errors = [ValueError("bad")]
+        stage.fill(A0, 1)
+        stage.work()
+        fields = stage.servers.fields(RequestCode.CONSUMER_SEND_MSG_BACK)
+        assert fields["unitMode"] == str(is_unit_mode).lower()
+
+
 # ---- orderly ---------------------------------------------------------------------------------
 
 
@@ -336,7 +351,20 @@ def test_orderly_a_failed_message_is_tried_again_first() -> None:
     stage.work()
     assert offsets(stage.handled) == [0, 0, 0, 1]
     assert not stage.sent_back
-    assert not stage.window().attempts
+    assert [each.delivery_attempts for each in stage.handled] == [0, 1, 2, 0]
+
+
+def test_orderly_a_message_that_is_tried_again_belongs_to_its_consumer_too() -> None:
+    stage = entered(mode="orderly")
+    linked: list[ReceivedMessage] = []
+    stage.member.link = linked.append
+    stage.errors = [ValueError("bad")]
+    stage.fill(A0, 1)
+    stage.work()
+    stage.run_spawned()
+    stage.work()
+    assert linked[-1:] == stage.handled[-1:]
+    assert [each.delivery_attempts for each in linked[-1:]] == [1]
 
 
 def test_orderly_one_handler_per_queue_at_a_time() -> None:
@@ -377,7 +405,8 @@ def test_orderly_a_message_that_was_tried_too_often_is_a_dead_letter() -> None:
 def test_orderly_only_those_of_a_batch_that_were_tried_too_often_are_dead() -> None:
     stage = entered(mode="orderly", retries=1, batch=2)
     stage.fill(A0, 2)
-    stage.window().attempts[0] = 1
+    waiting = stage.window().waiting
+    waiting[0] = replace(waiting[0], delivery_attempts=1)
     stage.errors = [ValueError("bad")]
     stage.work()
     assert stage.sent_back == [(0, -1)]

@@ -95,11 +95,71 @@ class World:
         return 200
 
 
+def test_a_run_that_ends_before_it_has_begun_gives_its_messages_back() -> None:
+    """A task that is cancelled may not have called the handler yet."""
+    world = World()
+    world.become_quick()
+    delivery = run_of(world.arrive(10))
+    world.worker.close()
+    assert not delivery.messages
+    with pytest.raises(StopIteration):
+        next(world.push.fail(delivery, ValueError("cancelled")))
+    assert not world.window.running
+    assert len(world.window.waiting) == 10
+    assert world.window.position == 200
+
+
 def run_of(effect: Effect) -> Any:
     """Return the delivery that a worker is about to handle as a run."""
     call = expect(UserCall, effect)
     assert call.function is handle_run
     return call.args[1]
+
+
+def test_the_next_pull_may_go_when_a_worker_begins() -> None:
+    world = World()
+    fill(world.window, 1)
+    world.push.member.arrived(world.window)
+    taken = world.window.taken
+    assert taken is not None
+    assert not taken.is_fired
+    expect(UserCall, world.worker.send(True))
+    assert taken.is_fired
+    assert world.window.taken is None
+
+
+def test_the_next_pull_may_go_when_a_quick_handler_has_ended() -> None:
+    world = World()
+    world.become_quick()
+    fill(world.window, 1)
+    world.push.member.arrived(world.window)
+    taken = world.window.taken
+    assert taken is not None
+    call = world.worker.send(True)
+    assert not taken.is_fired  # a wake-up of the pull would delay the handler
+    world.handle(call)
+    assert taken.is_fired
+    assert world.window.taken is None
+
+
+def test_the_next_pull_may_go_if_a_worker_may_not_begin() -> None:
+    world = World()
+    world.become_quick()
+    fill(world.window, 1)
+    world.push.member.arrived(world.window)
+    taken = world.window.taken
+    assert taken is not None
+    world.window.stop()
+    expect(Wait, world.worker.send(True))
+    assert taken.is_fired
+
+
+def test_without_an_idle_worker_no_pull_waits_for_one() -> None:
+    world = World()
+    expect(UserCall, world.arrive(1))
+    fill(world.window, 1)
+    world.push.member.arrived(world.window)
+    assert world.window.taken is None
 
 
 def test_a_run_is_handled_in_order_and_done_in_bulk() -> None:

@@ -37,3 +37,23 @@ def test_times_are_times_of_the_day() -> None:
     assert queue.last_consume_timestamp == now_ms - 2000
     assert wall_ms <= now_ms
     assert (queue.locked, queue.commit_offset, queue.cached_msg_count) == (True, 1, 0)
+
+
+def test_the_messages_of_a_run_before_its_last_one_are_done() -> None:
+    world = World().enter().fill(6)
+    delivery = world.window.take_run(5, world.now)
+    assert delivery is not None
+    assert delivery.rest is not None
+    for _ in range(3):
+        delivery.messages.append(delivery.rest.popleft())
+    queue = running_state(world.member).mq_table[A0]
+    assert (queue.cached_msg_min_offset, queue.transaction_msg_count) == (2, 1)
+
+
+def test_a_message_that_is_tried_again_later_is_not_done() -> None:
+    world = World().enter().fill(2)
+    delivery = world.take()
+    world.window.end(delivery, world.now)
+    world.window.postpone(delivery.messages[0], world.now + 5)
+    queue = running_state(world.member).mq_table[A0]
+    assert (queue.cached_msg_min_offset, queue.transaction_msg_count) == (0, 0)

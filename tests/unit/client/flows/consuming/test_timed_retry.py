@@ -9,7 +9,7 @@ import pytest
 
 from downrange.client.flows.consuming.timed_retry import send_timed_retry
 from downrange.client.flows.notices import HandlerFailed
-from downrange.errors import ConnectionLost, DeadLetter, Retry
+from downrange.errors import ConnectionLost, DeadLetter, Retry, RetrySome
 from downrange.wire.codes import RequestCode, ResponseCode
 from downrange.wire.compression import Compression, flags_of
 from downrange.wire.headers import SendReply, SendRequestV2
@@ -74,9 +74,11 @@ def test_the_flag_and_the_compression_stay() -> None:
 # ---- by a member -----------------------------------------------------------------------------
 
 
-def handled(error: BaseException, *answers: Any, has_timer: bool = True) -> Stage:
+def handled(
+    error: BaseException, *answers: Any, has_timer: bool = True, retries: int | None = None
+) -> Stage:
     """Let a handler fail once."""
-    stage = Stage(start="earliest")
+    stage = Stage(start="earliest", retries=retries)
     stage.enter()
     stage.window().has_timer = has_timer
     stage.servers.answer("a:1", SEND, *answers)
@@ -108,6 +110,25 @@ def test_a_broker_with_a_timer_keeps_the_time() -> None:
 def test_anything_else_is_sent_back(error: Exception, level: int, *, has_timer: bool) -> None:
     stage = handled(error, STORED, has_timer=has_timer)
     assert (stage.asked(SEND), stage.sent_back) == (0, [(0, level)])
+
+
+@pytest.mark.parametrize("error", [Retry(6), RetrySome(messages_at(0), 6), ValueError("bad")])
+def test_a_message_that_is_used_up_is_a_dead_letter_at_once(error: Exception) -> None:
+    """Not after the time that the handler asked for."""
+    stage = handled(error, STORED, retries=0)
+    assert (stage.asked(SEND), stage.sent_back) == (0, [(0, -1)])
+    assert (stage.member.counts.dead, stage.member.counts.sent_back) == (1, 0)
+    (notice,) = stage.published(HandlerFailed)
+    assert notice.plan == "it becomes a dead letter after 1 attempts"
+
+
+@pytest.mark.parametrize(
+    ("error", "seconds"), [(Retry(864000), 7200), (Retry(1.5), 5), (Retry(0), 1), (Retry(), 10)]
+)
+def test_the_plan_has_the_time_of_the_level(error: Exception, seconds: int) -> None:
+    stage = handled(error, refusal(ResponseCode.MESSAGE_ILLEGAL, "timer message illegal"))
+    (notice,) = stage.published(HandlerFailed)
+    assert notice.plan == f"attempt 2 of 17 follows in about {seconds} s"
 
 
 def test_a_message_that_the_timer_refuses_is_sent_back() -> None:

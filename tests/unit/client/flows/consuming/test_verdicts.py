@@ -2,18 +2,29 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
 
-from downrange.client.flows.consuming.send_back import level_for, usual_delay
-from downrange.client.flows.consuming.verdicts import as_dead, plan_of, show_as_sent, verdict_of
+from downrange.client.flows.consuming.send_back import delay_of, level_for, usual_delay
+from downrange.client.flows.consuming.verdicts import (
+    as_dead,
+    check_answer,
+    is_done,
+    is_used_up,
+    plan_of,
+    show_as_sent,
+    verdict_of,
+)
 from downrange.errors import DeadLetter, OptionError, Retry, RetrySome
 from downrange.model import QueueId
 from downrange.wire.properties import encode_properties
 from tests.unit.client.flows.consuming.test_delivery_window import messages_at
 
 if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Generator
+
     from downrange.model import ReceivedMessage
 
 ONE, TWO = messages_at(1, 2)
@@ -29,6 +40,7 @@ OTHER = messages_at(9)[0]
         (DeadLetter("why"), [], [ONE, TWO], -1, True),
         (RetrySome([TWO], after=1), [ONE], [TWO], 1, False),
         (RetrySome([OTHER]), [], [ONE, TWO], 0, False),  # nothing says that these are done
+        (RetrySome([]), [ONE, TWO], [], 0, False),
     ],
 )
 def test_what_an_exception_means(
@@ -50,6 +62,23 @@ def test_messages_that_were_handled_before_are_done() -> None:
     assert verdict_of([TWO], DeadLetter("why"), done=[ONE]).done == [ONE]
     some = verdict_of([TWO, OTHER], RetrySome([OTHER]), done=[ONE])
     assert (some.done, some.failed) == ([ONE, TWO], [OTHER])
+
+
+def test_only_results_are_answers_of_handlers() -> None:
+    async def wait() -> None: ...
+
+    async def both() -> AsyncGenerator[int]:
+        yield 1
+
+    class Promise:
+        def __await__(self) -> Generator[None]:
+            yield
+
+    for answer in (wait(), both(), (each for each in "ab"), Promise()):
+        with pytest.raises(OptionError, match=f"the handler returned a {type(answer).__name__}"):
+            check_answer(answer)
+    for result in (None, 0, "done", [1], object()):
+        check_answer(result)
 
 
 def test_dead_letters_are_sent_back_with_a_level_of_their_own() -> None:
@@ -79,17 +108,37 @@ def test_the_usual_delay_grows_with_the_attempts() -> None:
     assert [usual_delay(attempts) for attempts in (0, 1, 15, 99)] == [10, 30, 7200, 7200]
 
 
+def test_the_delay_of_a_level() -> None:
+    assert [delay_of(level, 1) for level in (0, 1, 18)] == [30, 1, 7200]
+
+
+def test_only_an_empty_list_says_that_all_messages_are_done() -> None:
+    errors = (RetrySome([]), RetrySome([ONE]), Retry(), ValueError())
+    assert [is_done(error) for error in errors] == [True, False, False, False]
+
+
+def test_a_message_is_used_up_when_it_was_delivered_again_so_often() -> None:
+    second = replace(ONE, delivery_attempts=1)
+    assert [is_used_up(second, retries) for retries in (0, 1, 2, None)] == [
+        *(True, True, False, False)
+    ]
+
+
 @pytest.mark.parametrize(
-    ("error", "retries", "plan"),
+    ("seconds", "retries", "is_asked", "plan"),
     [
-        (DeadLetter("why"), 16, "it becomes a dead letter"),
-        (ValueError(), 16, "attempt 2 of 17 follows in about 10 s"),
-        (Retry(2.5), None, "attempt 2 follows in about 2.5 s"),
-        (ValueError(), 0, "it becomes a dead letter after 1 attempts"),
+        (None, 16, True, "it becomes a dead letter"),
+        (None, 1, False, "it becomes a dead letter after 2 attempts"),
+        (30, 16, False, "attempt 3 of 17 follows in about 30 s"),
+        (2.5, None, False, "attempt 3 follows in about 2.5 s"),
+        (0.0, 1, True, "attempt 3 follows in about 0 s"),  # it was too late for a dead letter
     ],
 )
-def test_the_plan_for_the_log(error: Exception, retries: int | None, plan: str) -> None:
-    assert plan_of(verdict_of([ONE], error), retries) == plan
+def test_the_plan_for_the_log(
+    seconds: float | None, retries: int | None, plan: str, *, is_asked: bool
+) -> None:
+    second = replace(ONE, delivery_attempts=1)
+    assert plan_of(second, seconds, retries, is_asked=is_asked) == plan
 
 
 def test_signals_say_what_they_ask_for() -> None:

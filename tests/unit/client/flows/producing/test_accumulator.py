@@ -144,6 +144,62 @@ def test_sharding_keys_do_not_matter_when_the_queue_is_chosen() -> None:
     assert desk.bodies() == [[b"1", b"2"]]
 
 
+def test_batches_of_a_chosen_queue_are_sent_one_after_the_other() -> None:
+    desk = Desk(hold_ms=20)
+    first, _ = desk.add(body_of(1), QUEUE)
+    first.send(False)
+    second, _ = desk.add(body_of(2), QUEUE)
+    turn = as_wait(second.send(False))  # due, but the first one is on its way
+    assert turn.deadline == 13.0
+    joined, _ = desk.add(body_of(3), QUEUE)  # it grows meanwhile
+    assert desk.bodies() == [[b"1"]]
+    result_of(first, receipt_for([body_of(1)]))
+    assert turn.signal.is_fired
+    assert second.send(True) == Pause(0)
+    assert desk.bodies() == [[b"1"], [b"2", b"3"]]
+    result_of(second, receipt_for(desk.sent[1][0]))
+    result_of(joined)
+    third, _ = desk.add(body_of(4), QUEUE)
+    assert third.send(False) == Pause(0)  # none is before it
+
+
+def test_batch_does_not_wait_for_one_whose_callers_have_left() -> None:
+    desk = Desk(hold_ms=20)
+    first, _ = desk.add(body_of(1), QUEUE)
+    first.send(False)
+    second, _ = desk.add(body_of(2), QUEUE)
+    turn = as_wait(second.send(False))
+    first.close()
+    assert turn.signal.is_fired
+    assert second.send(True) == Pause(0)
+
+
+def test_batch_waits_again_while_another_caller_repeats_the_one_before_it() -> None:
+    desk = Desk(hold_ms=20)
+    (first, _), (other, waiting) = desk.add(body_of(1), QUEUE), desk.add(body_of(2), QUEUE)
+    first.send(False)
+    second, _ = desk.add(body_of(3), QUEUE)
+    second.send(False)
+    first.close()  # cancelled during the send: the other one leads
+    assert as_wait(waiting).signal.is_fired
+    other.send(True)
+    turn = as_wait(second.send(True))
+    assert not turn.signal.is_fired
+    assert desk.bodies() == [[b"1", b"2"], [b"2"]]
+    result_of(other, receipt_for([body_of(2)]))
+    assert second.send(True) == Pause(0)
+
+
+def test_batch_that_waits_too_long_for_its_turn_is_left_to_the_deadline_of_its_send() -> None:
+    desk = Desk(hold_ms=20)
+    first, _ = desk.add(body_of(1), QUEUE)
+    first.send(False)
+    second, _ = desk.add(body_of(2), QUEUE)
+    second.send(False)
+    assert second.send(False) == Pause(0)
+    assert desk.sent[1][2] == 13.0
+
+
 def test_messages_that_are_sent_again_and_others_do_not_share_a_batch() -> None:
     desk = Desk()
     flows = [desk.accumulator.add(body_of(n), QUEUE, 13.0, bool(n)) for n in range(2)]

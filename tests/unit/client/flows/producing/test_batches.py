@@ -9,7 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from downrange.client.flows.producing.batches import check_batch, checked, size_in_batch, split
+from downrange.client.flows.producing.batches import (
+    check_batch,
+    checked,
+    pure_usual_batch_bytes,
+    size_in_batch,
+    split,
+    usual_batch_bytes,
+)
 from downrange.errors import InvalidMessage
 from downrange.model import Message
 from downrange.wire.messages import batch_of
@@ -98,7 +105,7 @@ def test_size_in_batch_is_that_of_the_bytes(
         sharding_key=sharding_key,
         wait_stored=wait_stored,
     )
-    written = batch_of([(message, "A" * unique_id_bytes)])
+    written = batch_of([message], ["A" * unique_id_bytes])
     assert size_in_batch(message, unique_id_bytes) == len(written)
 
 
@@ -118,7 +125,36 @@ def test_size_in_batch_refuses_what_would_spoil_the_batch_for_others(message: Me
 
 def test_size_in_batch_counts_properties_up_to_their_limit() -> None:
     message = Message("orders", b"1", properties={"long": "x" * 32_700})
-    assert size_in_batch(message) == len(batch_of([(message, "A" * 32)]))
+    assert size_in_batch(message) == len(batch_of([message], ["A" * 32]))
+
+
+@pytest.mark.parametrize(
+    "unusual",
+    [
+        Message("others", b"1"),
+        Message("orders", b"1", wait_stored=False),
+        Message("orders", b"1", properties={"A": "b"}),
+        Message("orders", b"1", flag=5),
+        Message("orders", b"1", sharding_key="k"),
+        Message("orders", b"1", delay_level=1),
+        Message("orders", b"1", keys=["é"]),
+        Message("orders", b"1", tags="a\x01"),
+        Message("orders", b"1", tags="t" * 32_750),
+        Message("orders", b""),
+        Message("orders", b"1" * 101),
+    ],
+)
+def test_a_batch_with_an_unusual_message_needs_a_closer_look(unusual: Message) -> None:
+    usual = [
+        Message("orders", b"1", tags="a", keys=["b", "c"]),
+        Message("orders", b"22"),
+        Message("orders", b"3", properties={"a": "b", "cd": "e f"}, keys=["k"]),
+    ]
+    size = sum(size_in_batch(message) for message in usual)
+    for function in (pure_usual_batch_bytes, usual_batch_bytes):
+        assert function(usual, 100) == size
+        assert function([*usual, unusual], 100) is None
+        assert function([], 100) == 0
 
 
 # ---- what may share a batch ----------------------------------------------------------------------

@@ -95,6 +95,18 @@ def test_waiter_goes_when_room_comes_free_and_holds_it_before_it_wakes() -> None
     assert room.in_flight == 1
 
 
+def test_room_of_several_messages_comes_back_together() -> None:
+    room = permits(count_max=3)
+    assert all(room.try_take(size) for size in (1, 2, 3))
+    room.give_back_together(1, 2)
+    assert (room.in_flight, room.in_flight_bytes) == (2, 4)
+    assert room.try_take(2)
+    flows = [room.take(1, deadline=1.0) for _ in range(3)]  # kept: a dropped flow leaves the line
+    waits = [wait_of(flow) for flow in flows]
+    room.give_back_together(2, 3)
+    assert [wait.signal.is_fired for wait in waits] == [True, True, False]
+
+
 def test_a_large_message_in_line_is_not_overtaken() -> None:
     room = permits(bytes_max=10)
     assert room.try_take(6)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -334,9 +335,17 @@ def test_a_route_that_cannot_be_read_from_is_asked_for(known: list[Route]) -> No
     assert [queue.broker for queue in found.readable] == ["b"] * 4
 
 
-@pytest.mark.parametrize("said", [None, body("a", perm=2)], ids=["unknown", "unreadable"])
-def test_a_topic_that_cannot_be_read_from_has_no_route(said: RouteBody | None) -> None:
-    with pytest.raises(RouteNotFound, match="'orders' has no route at ns:9876"):
+@pytest.mark.parametrize(
+    ("said", "words"),
+    [
+        (None, ".\n  Create it with `downrange topic create orders`."),
+        (body("a", perm=2), " with queues that may be read. Check its permission."),
+    ],
+    ids=["unknown", "unreadable"],
+)
+def test_a_topic_that_cannot_be_read_from_has_no_route(said: RouteBody | None, words: str) -> None:
+    text = re.escape(f"topic 'orders' has no route at ns:9876{words}")
+    with pytest.raises(RouteNotFound, match=text):
         play(find_readable(core_with(), "orders", 103.0), lambda _: routed(said))
 
 
