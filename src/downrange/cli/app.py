@@ -38,7 +38,7 @@ COMMANDS: Final = {
         ),
         "doctor": (
             "downrange.cli.doctor:doctor",
-            "Check the way to name servers and brokers: DNS, ports, TLS, access, brokers, routes.",
+            "Check the way to name servers and brokers, then the brokers and consumer groups.",
         ),
         "topic": (
             "downrange.cli.topic:topic",
@@ -58,7 +58,7 @@ COMMANDS: Final = {
         ),
         "message": (
             "downrange.cli.message:message",
-            "Find messages by id or key.",
+            "Find messages by id or key; send one again.",
         ),
         "pipeline": (
             "downrange.cli.pipeline:pipeline",
@@ -74,6 +74,10 @@ COMMANDS: Final = {
             "downrange.cli.serve:serve",
             "Run a whole cluster in the foreground: a name server and brokers with a durable "
             "store.",
+        ),
+        "console": (
+            "downrange.cli.console:console",
+            "Run the console: look at a cluster in the browser, and operate it.",
         ),
         "nameserver": (
             "downrange.cli.serve:nameserver",
@@ -101,9 +105,9 @@ class _Downrange(LazyGroup):
 
 def _print_version(ctx: click.Context, parameter: click.Parameter, is_given: bool) -> None:
     if is_given and not ctx.resilient_parsing:
-        from importlib.metadata import version as installed_version  # slow, and seldom needed
+        from downrange.native import VERSION, path_in_use
 
-        click.echo(f"downrange {installed_version('downrange')}")
+        click.echo(f"downrange {VERSION} ({path_in_use()})")
         ctx.exit()
 
 

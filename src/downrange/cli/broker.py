@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
@@ -10,9 +10,12 @@ from downrange.cli.command_groups import Group
 from downrange.cli.connection import Connection, with_connection
 from downrange.cli.exit_codes import EPILOG
 from downrange.cli.group_options import CLUSTER, JSON, YES
-from downrange.cli.parameters import argument
+from downrange.cli.parameters import PATH, argument
 from downrange.cli.serve import broker as run_broker
 from downrange.errors import OptionError
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 _BROKER: Final = argument("broker", help="Name of the broker.")
 _BROKERS: Final = click.option(
@@ -167,6 +170,32 @@ def clean(
         print_json({"cleaned": what, "brokers": done})
     else:
         print_facts({f"{what} cleaned on": ", ".join(done)})
+
+
+@broker.command(epilog=EPILOG)
+@_BROKERS
+@click.option("--output", "-o", type=PATH, metavar="FILE", help="File; standard output otherwise.")
+@with_connection
+def dump(connection: Connection, broker: str | None, output: Path | None) -> None:
+    """Write the state of a cluster as JSON, for a bug report: without messages and secrets.
+
+    It has settings, figures, topics with their queues, groups with members and lags, and what
+    `doctor` finds. Names of topics and groups and addresses are in it: read it before you send it.
+    """
+    import json
+
+    from downrange.cli.broker_dump import dump_of
+
+    with connection.client() as client, connection.admin() as admin:
+        text = json.dumps(dump_of(client, admin, broker), indent=2, ensure_ascii=False)
+    if output is None:
+        click.echo(text)
+        return
+    try:
+        output.write_text(f"{text}\n", encoding="utf-8")
+    except OSError as error:
+        raise OptionError(f"--output {output} cannot be written: {error.strerror}") from error
+    click.echo(f"{output}: {len(text)} characters; read it before you send it", err=True)
 
 
 @broker.command("wipe-writes", epilog=EPILOG)

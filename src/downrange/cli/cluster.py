@@ -12,6 +12,8 @@ from downrange.cli.connection import Connection, with_connection
 from downrange.cli.exit_codes import EPILOG
 from downrange.cli.group_options import JSON
 from downrange.cli.watching import WATCH, show_or_watch
+from downrange.client.flows.routing.routes import MASTER
+from downrange.errors import OptionError, RocketMQError
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -58,7 +60,7 @@ def list_(connection: Connection, as_json: bool) -> None:
 @WATCH
 @with_connection
 def show(connection: Connection, cluster: str | None, as_json: bool, watch: float | None) -> None:
-    """Show the rates, messages and disk of every master."""
+    """Show the rates, messages and disk of every master, or why it does not tell them."""
     from downrange.cli.output import print_json, print_table, table_of
 
     with connection.admin() as admin:
@@ -71,33 +73,37 @@ def show(connection: Connection, cluster: str | None, as_json: bool, watch: floa
                 for each in found:
                     print_json(each)
             else:
-                print_table(_COLUMNS, map(_row, found), numbers=_NUMBERS)
+                print_table(*_table(found), numbers=_NUMBERS)
 
         def draw(found: list[dict[str, Any]]) -> Table:
-            return table_of(_COLUMNS, map(_row, found), numbers=_NUMBERS)
+            return table_of(*_table(found), numbers=_NUMBERS)
 
         show_or_watch(watch, read, draw, print_once)
 
 
 def _read(admin: Admin, cluster: str | None) -> list[dict[str, Any]]:
     facts = admin.cluster_facts(with_versions=True)
-    names = [cluster] if cluster is not None else sorted(facts.clusters)
-    figures = {
-        broker: values
-        for name in names
-        for broker, values in admin.broker_figures(cluster=name).items()
-    }
+    if cluster is not None and cluster not in facts.clusters:
+        raise OptionError(f"cluster={cluster!r} is not among {sorted(facts.clusters)}")
     return [
         {
             "cluster": broker.cluster,
             "broker": broker.name,
-            "address": broker.addresses[min(broker.addresses)],
+            "address": broker.addresses[MASTER],
             "version": broker.version,
-            **_rates(figures[broker.name]),
+            **_figures(admin, broker.name),
         }
         for broker in facts.brokers
-        if broker.name in figures
+        if cluster in (None, broker.cluster) and MASTER in broker.addresses
     ]
+
+
+def _figures(admin: Admin, broker: str) -> dict[str, Any]:
+    """Return the rates of a broker; or its problem, which must not hide the other brokers."""
+    try:
+        return _rates(admin.broker_figures(broker)[broker])
+    except RocketMQError as error:
+        return {"problem": error.brief}
 
 
 def _rates(figures: dict[str, str]) -> dict[str, Any]:
@@ -119,12 +125,23 @@ def _first(text: str) -> float:
     return float(words[0]) if words else 0.0
 
 
+def _table(found: list[dict[str, Any]]) -> tuple[tuple[str, ...], list[tuple[object, ...]]]:
+    """Return the names of the columns, and the rows; problems have a column if there are any."""
+    rows = [_row(facts) for facts in found]
+    if not any("problem" in facts for facts in found):
+        return _COLUMNS, rows
+    problems = [facts.get("problem") for facts in found]
+    return (*_COLUMNS, "problem"), [
+        (*row, problem) for row, problem in zip(rows, problems, strict=True)
+    ]
+
+
 def _row(facts: dict[str, Any]) -> tuple[object, ...]:
+    known = (facts["cluster"], facts["broker"], facts["address"], facts["version"])
+    if "problem" in facts:
+        return (*known, None, None, None, None)
     return (
-        facts["cluster"],
-        facts["broker"],
-        facts["address"],
-        facts["version"],
+        *known,
         f"{facts['in_per_second']:.1f}",
         f"{facts['out_per_second']:.1f}",
         facts["stored_today"],

@@ -8,6 +8,9 @@
     [store]                    # how the log is kept
     [retention]                # when it is deleted
 
+    [metrics]                  # MetricsOptions
+    address = "127.0.0.1:5557"
+
     [tls]                      # TlsSettings
     certificate = "server.pem"
     key = "server.key"
@@ -32,7 +35,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 #: The tables that a file may hold.
-TABLES: Final = ("listener", "nameserver", "broker", "store", "retention", "tls", "access")
+TABLES: Final = (
+    *("listener", "nameserver", "broker", "store", "retention", "metrics", "tls", "access"),
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -199,12 +199,14 @@ def with_connection(command: Callable[Concatenate[Connection, P], None]) -> Call
     """Add the connection options to a command, and turn its errors into exit codes.
 
     The command takes a `Connection` as its first argument; its own options come first in the help.
+    Warnings go to standard error, unless the command has options for its logs.
     """
     collected = with_options_of(Connection, "Connection")(command)
 
     @functools.wraps(collected)
     def run(**given: Any) -> None:
-        logging.basicConfig(stream=sys.stderr, level="WARNING", format="downrange: %(message)s")
+        if "log_format" not in given:
+            logging.basicConfig(stream=sys.stderr, level="WARNING", format="downrange: %(message)s")
         with exit_on_error():
             collected(**given)
 

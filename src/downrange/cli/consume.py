@@ -194,7 +194,7 @@ def parse_group_start(text: str, now: datetime) -> GroupStart:
     Raises:
         OptionError: It is invalid.
     """
-    from downrange.cli.read import parse_time
+    from downrange.options.times import parse_time
 
     word = text.strip().lower()
     if word in ("earliest", "latest"):

@@ -162,7 +162,7 @@ def _body_facts(body: bytes) -> Any:
 
 def _record_facts(record: Record) -> dict[str, Any]:
     """Return the fields of a record for JSON; those that `tail --json` has too are named alike."""
-    from downrange.cli.output import utc_text
+    from downrange.client.exports import utc_text
 
     return {
         "topic": record.topic,

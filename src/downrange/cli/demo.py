@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
+from downrange import extras
 from downrange.cli.exit_codes import FAILED, exit_on_error, print_error
 from downrange.cli.parameters import PATH, command
 
@@ -57,7 +58,15 @@ _TEXT_COLUMNS: Final = ("topic", "sent by", "group", "ok")
 @click.option("--seconds", default=12.0, help="How long messages are sent.")
 @click.option("--no-spark", is_flag=True, help="Skip the part that needs Spark and Java.")
 @click.option("--keep", is_flag=True, help="Keep the cluster running at the end, until Ctrl-C.")
-def demo(output: Path | None, seconds: float, no_spark: bool, keep: bool) -> None:
+@click.option(
+    "--console",
+    "has_console",
+    is_flag=True,
+    help="Keep it running, and run the console for browsers, too.",
+)
+def demo(
+    output: Path | None, seconds: float, no_spark: bool, keep: bool, has_console: bool
+) -> None:
     """Run a demo: two brokers, every way to send, a broker crash, Spark, and a report.
 
     The services of a small shop send orders, payments, clicks and more to a cluster of their own,
@@ -70,6 +79,8 @@ def demo(output: Path | None, seconds: float, no_spark: bool, keep: bool) -> Non
         from downrange.demo.progress import ProgressDisplay
         from downrange.demo.run import DemoOptions, run_demo
 
+        if has_console:
+            extras.check("the console", "console")
         out = console()
         options = DemoOptions(
             output=(output or _default_output()).resolve(),
@@ -79,7 +90,9 @@ def demo(output: Path | None, seconds: float, no_spark: bool, keep: bool) -> Non
 
         def finish(outcome: DemoOutcome, name_server: str) -> None:
             show_outcome(outcome)
-            if keep:
+            if has_console:
+                _keep_with_console(name_server, options.output)
+            elif keep:
                 _keep_running(name_server)
 
         outcome = run_demo(options, ProgressDisplay(out), before_stop=finish)
@@ -118,6 +131,23 @@ def _keep_running(name_server: str) -> None:
         signal.pause()
     except KeyboardInterrupt:
         click.echo()
+
+
+def _keep_with_console(name_server: str, output: Path) -> None:
+    """Run a console until Ctrl-C; its address is the last line."""
+    from downrange.cli.console_process import ConsoleProcess
+
+    audit = str(output / "console-audit.jsonl")
+    arguments = ["--port", "0", "--audit", audit, "--log-level", "warning", name_server]
+    with ConsoleProcess(arguments) as process:
+        address = process.wait_until_ready()
+        click.echo(f"\nThe cluster runs until Ctrl-C. Name server: {name_server}")
+        click.echo("Open the console in a browser:")
+        click.echo(f"  {address}")
+        try:
+            signal.pause()
+        except KeyboardInterrupt:
+            click.echo()
 
 
 # ---- results -------------------------------------------------------------------------------------

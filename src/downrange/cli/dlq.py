@@ -6,7 +6,7 @@ import json
 import sys
 from contextlib import contextmanager
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Final, Literal
 
 import click
 
@@ -15,11 +15,11 @@ from downrange.cli.connection import Connection, with_connection
 from downrange.cli.exit_codes import EPILOG, FAILED, NOT_FOUND, print_error
 from downrange.cli.group_options import GROUP, JSON, YES
 from downrange.cli.parameters import PATH, READABLE_FILE, argument
-from downrange.cli.read import parse_time
 from downrange.errors import OptionError
+from downrange.options.times import parse_time
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterator
+    from collections.abc import Callable, Generator, Iterable, Iterator
     from pathlib import Path
 
     from downrange import Admin
@@ -60,6 +60,7 @@ def list_(
 ) -> None:
     """List the dead letters of a group, by queue and offset."""
     from downrange.cli.output import body_text, local_time, print_json, print_table
+    from downrange.client.exports import letter_facts
 
     with connection.admin() as admin:
         letters = list(read_letters(admin, group, begin, end, max_count + 1))
@@ -94,6 +95,7 @@ def list_(
 def show(connection: Connection, group: str, letter_id: str, as_json: bool) -> None:
     """Show one dead letter with all of its fields."""
     from downrange.cli.output import body_text, print_facts, print_json
+    from downrange.client.exports import letter_facts
 
     with connection.admin() as admin:
         letter = _selected(admin, group, (letter_id,))[0]
@@ -111,6 +113,14 @@ def show(connection: Connection, group: str, letter_id: str, as_json: bool) -> N
 @dlq.command(epilog=EPILOG)
 @GROUP
 @click.option("--output", "-o", type=PATH, metavar="FILE", help="File; standard output otherwise.")
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(("jsonl", "csv")),
+    default="jsonl",
+    help="JSON lines, or CSV for spreadsheets.",
+)
+@click.option("--id", "ids", multiple=True, metavar="ID", help="Only this one; repeatable.")
 @_BEGIN
 @_END
 @_MAX
@@ -119,26 +129,46 @@ def export(
     connection: Connection,
     group: str,
     output: Path | None,
+    form: Literal["jsonl", "csv"],
+    ids: tuple[str, ...],
     begin: str | None,
     end: str | None,
     max_count: int | None,
 ) -> None:
-    """Write the dead letters of a group as JSON lines.
+    """Write the dead letters of a group as JSON lines or as CSV.
 
-    `dlq resend --file` sends those of a file again, and `send --json-lines` any of its lines.
+    `dlq resend --file` sends those of a file of JSON lines again, and `send --json-lines` any of
+    its lines. In CSV, a quote is put before a cell that a spreadsheet would take for a formula.
     """
-    from downrange.cli.output import print_json
-
     with connection.admin() as admin:
-        letters = read_letters(admin, group, begin, end, max_count)
+        letters: Iterable[DeadMessage]
+        if ids:
+            letters = _selected(admin, group, ids)
+        else:
+            letters = read_letters(admin, group, begin, end, max_count)
         if output is None:
-            for letter in letters:
-                print_json(letter_facts(letter))
+            for line in _export_lines(letters, form):
+                click.echo(line, nl=False)
             return
-        with output.open("w", encoding="utf-8") as file, counted("exported") as count:
-            for letter in letters:
-                file.write(f"{json.dumps(letter_facts(letter))}\n")
-                count(1)
+        # newline="": lines of CSV end with CR and LF, which is part of them.
+        with (
+            output.open("w", encoding="utf-8", newline="") as file,
+            counted("exported") as count,
+        ):
+            for number, line in enumerate(_export_lines(letters, form)):
+                file.write(line)
+                count(0 if number == 0 and form == "csv" else 1)
+
+
+def _export_lines(letters: Iterable[DeadMessage], form: Literal["jsonl", "csv"]) -> Iterator[str]:
+    from downrange.client.exports import letter_facts, letter_header, letter_line
+
+    if form == "csv":
+        yield letter_header()
+        yield from map(letter_line, letters)
+    else:
+        for letter in letters:
+            yield f"{json.dumps(letter_facts(letter))}\n"
 
 
 @dlq.command(epilog=EPILOG)
@@ -292,19 +322,6 @@ def ids_of(text: str) -> tuple[str, ...]:
                     f"--file line {number} is not a line of `dlq export`: {line[:80]}"
                 ) from error
     return tuple(ids)
-
-
-def letter_facts(letter: DeadMessage) -> dict[str, Any]:
-    """Return a dead letter for JSON: its message, and where it came from."""
-    from downrange.cli.output import message_facts, utc_time
-
-    return {
-        "group": letter.group,
-        "origin_topic": letter.topic,
-        "origin_id": letter.origin_id,
-        "died_at": utc_time(letter.died_at),
-        **message_facts(letter.message),
-    }
 
 
 @contextmanager

@@ -1,8 +1,9 @@
-"""`doctor`: checks each step of the way to name servers and brokers, and suggests a next step."""
+"""`doctor`: checks the way to servers, then brokers and groups, and suggests a next step."""
 
 from __future__ import annotations
 
 import dataclasses
+from functools import partial
 from typing import TYPE_CHECKING
 
 import click
@@ -33,20 +34,57 @@ if TYPE_CHECKING:
     help="Name server; that of -n if not given.",
 )
 @click.option("--topic", help="Topic whose route is checked, too.", shell_complete=complete_topics)
+@click.option("--network", is_flag=True, help="Check the way to servers only.")
+@click.option(
+    "--interval",
+    type=click.FloatRange(0, 600),
+    default=2.0,
+    help="Seconds between two looks at groups that are behind.",
+)
+@click.option(
+    "--recheck",
+    type=click.FloatRange(0, 600),
+    default=12.0,
+    metavar="SECONDS",
+    help="Seconds before queues that did not move are looked at again, with their members: longer "
+    "than two commits of the consumers.",
+)
 @click.option("--json", "as_json", is_flag=True, help="One JSON object per finding.")
 @with_connection
-def doctor(connection: Connection, address: str | None, topic: str | None, as_json: bool) -> None:
-    """Check the way to name servers and brokers: DNS, ports, TLS, access, brokers, routes.
+def doctor(
+    connection: Connection,
+    address: str | None,
+    topic: str | None,
+    network: bool,
+    interval: float,
+    recheck: float,
+    as_json: bool,
+) -> None:
+    """Check the way to name servers and brokers, then the brokers and consumer groups.
 
-    Every server is contacted once. The exit code is that of the first finding that failed.
+    The way: DNS, ports, TLS, access, brokers, routes; every server is contacted once. Brokers: disk
+    and clock. Groups: different subscriptions, queues that stand still, a lag that grows, dead
+    letters of the last hour. The exit code is that of the first finding that failed.
     """
     from downrange.cli.output import print_json
-    from downrange.client.flows.admin.doctor import check_network
+    from downrange.client.flows.admin.doctor import Finding, check_network
+    from downrange.client.flows.admin.health_checks import check_cluster
+    from downrange.native import VERSION, path_in_use
 
+    ours = Finding(
+        name="install",
+        target="this program",
+        is_ok=True,  # both paths do the same
+        text=f"downrange {VERSION}, {path_in_use()}",
+    )
     if address is not None:
         connection = dataclasses.replace(connection, name_server=address)
     with connection.client(connect_on_start=False) as client:
-        findings = client.run(check_network(client.core, topic=topic))
+        findings = (ours, *client.run(check_network(client.core, topic=topic)))
+        if not network and exit_code(findings) in (0, NOT_FOUND):
+            notify = partial(click.echo, err=True)
+            flow = check_cluster(client.core, pause=interval, recheck=recheck, notify=notify)
+            findings += client.run(flow)
     if as_json:
         for finding in findings:
             print_json({name: getattr(finding, name) for name in finding.__struct_fields__})
@@ -57,7 +95,11 @@ def doctor(connection: Connection, address: str | None, topic: str | None, as_js
 
 def exit_code(findings: Iterable[Finding]) -> int:
     """Return the exit code for the first finding that failed; 0 if none failed."""
-    codes = {"access": NOT_PERMITTED, "route": NOT_FOUND, "brokers": FAILED, "master": FAILED}
+    codes = dict.fromkeys(
+        ("brokers", "master", "disk", "clock", "subscriptions", "stuck", "lag", "dead letters"),
+        FAILED,
+    )
+    codes |= {"access": NOT_PERMITTED, "route": NOT_FOUND}
     for finding in findings:
         if not finding.is_ok:
             return codes.get(finding.name, UNREACHABLE)
@@ -78,7 +120,7 @@ def _show(findings: tuple[Finding, ...]) -> None:
             target = finding.target
             out.print(Text(readable(target), "bold"))
         mark = Text("  ok    ", "green") if finding.is_ok else Text("  FAIL  ", "bold red")
-        out.print(mark.append(f"{finding.name:9}", "default").append(readable(finding.text)))
+        out.print(mark.append(f"{finding.name:14}", "default").append(readable(finding.text)))
         if finding.next_step:
             out.print(
                 Text(f"        {arrow} {readable(use_option_names(finding.next_step))}", "yellow"),

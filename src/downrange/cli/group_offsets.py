@@ -16,8 +16,9 @@ from downrange.cli.connection import Connection, with_connection
 from downrange.cli.exit_codes import EPILOG, NOT_FOUND, print_error
 from downrange.cli.group_options import GROUP, JSON, YES
 from downrange.cli.parameters import READABLE_FILE, argument, command
-from downrange.cli.read import find_queue, parse_time
+from downrange.cli.read import find_queue
 from downrange.errors import OptionError
+from downrange.options.times import parse_time
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -17,7 +17,7 @@ from downrange.errors import GroupNotFound
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from downrange.client.flows.admin.reports import GroupLag, GroupSettings, GroupSummary
+    from downrange.client.flows.admin.reports import GroupLag, GroupSettings
 
 # ---- settings ------------------------------------------------------------------------------------
 
@@ -40,14 +40,18 @@ def list_(
     """List the consumer groups with members, lag and rate."""
     from downrange.cli import group_tables as tables
     from downrange.cli.output import print_json, print_table
+    from downrange.client.flows.admin.reports import GroupList
 
     with connection.admin() as admin:
 
-        def read() -> list[GroupSummary]:
+        def read() -> GroupList:
             found = admin.list_groups(cluster=cluster, with_progress=not names)
-            return [each for each in found if everything or each.kind == "normal"]
+            shown = (each for each in found if everything or each.kind == "normal")
+            return GroupList(shown, found.unanswered)
 
-        def print_line(found: list[GroupSummary]) -> None:
+        def print_line(found: GroupList) -> None:
+            for line in tables.missing_lines(found):
+                print_error(line)
             if as_json:
                 for each in found:
                     print_json(tables.summary_facts(each))
@@ -203,13 +207,20 @@ def delete(
         members = admin.group_members(group, cluster=cluster).members
         if not yes:
             online = f" It has {len(members)} connected members." if members else ""
-            parts = ["" if keep_offsets else ", its offsets"]
-            parts.append(", its retries and dead letters" if with_topics else "")
-            question = f"Delete {group!r}{''.join(parts)} on {', '.join(brokers)}?{online}"
+            parts = [f"group {group!r}"]
+            parts += [] if keep_offsets else ["its offsets"]
+            parts += ["its retries", "its dead letters"] if with_topics else []
+            question = f"Delete {_listed(parts)} on {', '.join(brokers)}?{online}"
             click.confirm(question, abort=True, err=True)
         admin.delete_group(
             group, keep_offsets=keep_offsets, with_topics=with_topics, cluster=cluster
         )
+
+
+def _listed(parts: list[str]) -> str:
+    """Return "a", "a and b" or "a, b and c"."""
+    *first, last = parts
+    return f"{', '.join(first)} and {last}" if first else last
 
 
 def _show_settings(groups: Iterable[GroupSettings], *, as_json: bool) -> None:

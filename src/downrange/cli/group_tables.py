@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
     from downrange.client.flows.admin.reports import (
         GroupLag,
+        GroupList,
         GroupMembers,
         GroupSettings,
         GroupSummary,
@@ -76,9 +77,20 @@ def summary_row(summary: GroupSummary) -> tuple[object, ...]:
 SUMMARY_COLUMNS: Final = ("group", "kind", "members", "lag", "per second", "mode", "model")
 
 
-def draw_summaries(groups: list[GroupSummary]) -> Table:
+def missing_lines(groups: GroupList) -> list[str]:
+    """Return a line for each broker that did not answer."""
+    return [
+        f"broker {each.broker} at {each.address} did not answer ({each.problem}): groups that only "
+        "it has, and its part of the figures, are missing"
+        for each in groups.unanswered
+    ]
+
+
+def draw_summaries(groups: GroupList) -> Table:
     """Return a list of groups for a terminal."""
-    return table_of(SUMMARY_COLUMNS, map(summary_row, groups), numbers=LIST_NUMBERS)
+    title = "\n".join(missing_lines(groups)) or None
+    rows = map(summary_row, groups)
+    return table_of(SUMMARY_COLUMNS, rows, title=title, numbers=LIST_NUMBERS)
 
 
 # ---- lag -----------------------------------------------------------------------------------------

@@ -8,6 +8,7 @@ import traceback
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from downrange.client.push_base import check_handler
 from downrange.errors import OptionError
 
 if TYPE_CHECKING:
@@ -50,6 +51,10 @@ def load_handler(text: str, folder: Path) -> Callable[[Any], Any]:
             f"HANDLER {text!r} is a class; name a function of one message, or an object that can "
             "be called"
         )
+    try:
+        check_handler(value)
+    except OptionError as error:
+        raise OptionError(f"HANDLER {text!r}: {error}") from None
     return value  # type: ignore[no-any-return]
 
 

@@ -1,4 +1,4 @@
-"""`message show|query`: find messages by id or key."""
+"""`message show|query|resend`: find messages by id or key, send one again."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from downrange.cli.completion import complete_topics
 from downrange.cli.connection import Connection, with_connection
 from downrange.cli.exit_codes import EPILOG, NOT_FOUND, print_error
 from downrange.cli.parameters import argument
-from downrange.cli.read import BODY_ONLY, JSON_LINES, choose_view, message_printer, parse_time
+from downrange.cli.read import BODY_ONLY, JSON_LINES, choose_view, message_printer
+from downrange.options.times import parse_time
 
 if TYPE_CHECKING:
     from downrange.model import ReceivedMessage
@@ -23,7 +24,7 @@ _TOPIC: Final = argument("topic", help="Topic of the message.", shell_complete=c
 
 @click.group(cls=Group)
 def message() -> None:
-    """Find messages by id or key."""
+    """Find messages by id or key; send one again."""
 
 
 @message.command(epilog=EPILOG)
@@ -47,7 +48,8 @@ def show(
     body_only: bool,
 ) -> None:
     """Show one message with all of its fields."""
-    from downrange.cli.output import message_facts, print_json
+    from downrange.cli.output import print_json
+    from downrange.client.exports import message_facts
 
     choose_view(as_json, body_only)
     begin = None if since is None else parse_time("--since", since, datetime.now(UTC))
@@ -63,7 +65,8 @@ def show(
 
 
 def _show(found: ReceivedMessage) -> None:
-    from downrange.cli.output import body_text, local_text, message_facts, print_facts
+    from downrange.cli.output import body_text, local_text, print_facts
+    from downrange.client.exports import message_facts
 
     facts = message_facts(found)
     properties = {f"property {name}": value for name, value in facts.pop("properties").items()}
@@ -126,3 +129,24 @@ def query(
     if not found:
         print_error(f"no message of {topic!r} has the key {key!r}")
         raise click.exceptions.Exit(NOT_FOUND)
+
+
+@message.command(epilog=EPILOG)
+@_TOPIC
+@argument("message_id", metavar="ID", help="Message id, or offset id.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON document.")
+@with_connection
+def resend(connection: Connection, topic: str, message_id: str, as_json: bool) -> None:
+    """Send a copy of a message to its topic; all groups get it.
+
+    Body, keys, tags and properties stay the same; a delay is not repeated. For one group only, see
+    `group retry`.
+    """
+    from downrange.cli.output import print_facts, print_json
+
+    with connection.admin() as admin:
+        facts = {"topic": topic, "message_id": admin.send_again(topic, message_id)}
+    if as_json:
+        print_json(facts)
+    else:
+        print_facts(facts)

@@ -7,14 +7,13 @@ programs can read them.
 
 from __future__ import annotations
 
-import base64
 import codecs
 import json
 import sys
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final
 
-from downrange.client.flows.validation import RESERVED_PROPERTIES
+from downrange.client.exports import utc_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -147,39 +146,6 @@ def _print_plain(
 # ---- messages and receipts -----------------------------------------------------------------------
 
 
-def message_facts(message: ReceivedMessage) -> dict[str, Any]:
-    """Return the fields of a message for JSON; `send --json-lines` accepts them."""
-    properties = message.properties
-    return {
-        "topic": message.topic,
-        "broker": message.queue.broker,
-        "queue": message.queue.number,
-        "offset": message.offset,
-        "message_id": message.message_id,
-        "offset_id": message.offset_id,
-        "tags": message.tags,
-        "keys": message.keys,
-        "properties": {
-            name: value for name, value in properties.items() if name not in RESERVED_PROPERTIES
-        },
-        "system_properties": {
-            name: value for name, value in properties.items() if name in RESERVED_PROPERTIES
-        },
-        "born_at": utc_text(message.born_at_ms),
-        "born_host": message.born_host,
-        "stored_at": utc_text(message.stored_at_ms),
-        "delivery_attempts": message.delivery_attempts,
-        **_body_fact(message.body),
-    }
-
-
-def _body_fact(body: bytes) -> dict[str, str]:
-    try:
-        return {"body": body.decode()}
-    except UnicodeDecodeError:
-        return {"body_base64": base64.b64encode(body).decode()}
-
-
 def message_line(message: ReceivedMessage) -> str:
     """Return a message as one line for people."""
     queue = message.queue
@@ -256,14 +222,6 @@ def readable(text: str, *, keep: str = "") -> str:
 def local_text(at_ms: int) -> str:
     """Return a time in milliseconds since 1970 for people: local, with its zone."""
     return _time_text(at_ms, None, " ")
-
-
-def utc_text(at_ms: int) -> str:
-    """Return a time in milliseconds since 1970 in the one form of JSON: 2026-01-31T12:00:00.000Z.
-
-    A number that is not a time stays a number.
-    """
-    return _time_text(at_ms, UTC, "T").replace("+00:00", "Z")
 
 
 def utc_time(at: datetime | None) -> str | None:

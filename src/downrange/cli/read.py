@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import re
 import sys
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final, Literal
 
@@ -18,6 +17,7 @@ from downrange.cli.queue_warnings import QueueWarnings
 from downrange.cli.standard_streams import check_reader
 from downrange.cli.tail_end import TailEnd
 from downrange.errors import OptionError, RocketMQError
+from downrange.options.times import parse_time
 from downrange.wire.system_names import TOOLS_GROUP
 
 if TYPE_CHECKING:
@@ -28,8 +28,6 @@ if TYPE_CHECKING:
     from downrange.client.flows.consuming.pull import PullBatch
     from downrange.model import QueueId, ReceivedMessage
 
-_AGO: Final = re.compile(r"(\d+(?:\.\d+)?)([smhd])")
-_UNITS: Final = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
 _START_WORDS: Final[dict[str, Literal["earliest", "latest", "committed"]]] = {
     "earliest": "earliest",
     "latest": "latest",
@@ -242,24 +240,6 @@ def parse_range(start: str, end: str | None, now: datetime) -> tuple[Start, End 
     return begin, stop
 
 
-def parse_time(option: str, text: str, now: datetime, others: str = "") -> datetime:
-    """Parse a time or an age; a time without a zone is local.
-
-    Raises:
-        OptionError: It is neither; names the option and the valid forms, `others` first.
-    """
-    word = text.strip()
-    if (ago := _AGO.fullmatch(word.lower())) is not None:
-        return now - timedelta(**{_UNITS[ago[2]]: float(ago[1])})
-    try:
-        return datetime.fromisoformat(word).astimezone(UTC)
-    except ValueError:
-        raise OptionError(
-            f"{option} {text!r} is not one of: {others}a time such as 2026-01-31T12:00, or an age "
-            "such as 15m"
-        ) from None
-
-
 def find_queue(text: str, queues: list[QueueId]) -> QueueId:
     """Find a queue by BROKER:NUMBER, or by its number only.
 
@@ -295,7 +275,8 @@ def choose_view(as_json: bool, body_only: bool) -> View:
 
 def message_printer(view: View) -> Callable[[Iterable[ReceivedMessage]], None]:
     """Return a function that prints messages."""
-    from downrange.cli.output import message_facts, message_line, print_json
+    from downrange.cli.output import message_line, print_json
+    from downrange.client.exports import message_facts
 
     def show(messages: Iterable[ReceivedMessage]) -> None:
         for message in messages:

@@ -16,6 +16,11 @@ from downrange.cli.server_flags import CommonFlags, with_common_flags
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from downrange.server.run.metrics_server import MetricsServer
+
+#: Also in `console.settings`, which needs an extra.
+DEFAULT_CONSOLE_PORT: Final = 9877
+
 _STORE: Final = click.option(
     "--store",
     type=PATH,
@@ -40,7 +45,7 @@ _NO_SQL: Final = click.option(
 
 _BROKER_EPILOG: Final = (
     "Running brokers, ours or Apache's: `downrange broker show`, `settings`, `set`, `clean`, "
-    "`wipe-writes` and `restore-writes`; each has a --help."
+    "`dump`, `wipe-writes` and `restore-writes`; each has a --help."
 )
 
 
@@ -54,6 +59,13 @@ _BROKER_EPILOG: Final = (
 @_FLUSH
 @_VIP
 @_NO_SQL
+@click.option(
+    "--console",
+    "has_console",
+    is_flag=True,
+    help="Run the console for browsers, too, in a process of its own, on 127.0.0.1.",
+)
+@click.option("--console-port", default=DEFAULT_CONSOLE_PORT, help="Its port; 0 picks a free one.")
 @with_common_flags
 def serve(
     flags: CommonFlags,
@@ -64,12 +76,15 @@ def serve(
     flush: str | None,
     vip: bool,
     no_sql: bool,
+    has_console: bool,
+    console_port: int,
 ) -> None:
     """Run a whole cluster in the foreground: a name server and brokers with a durable store.
 
     When it is ready, it prints one line to standard output: ready nameserver=HOST:PORT
-    broker=HOST:PORT store=DIR. Logs go to standard error. SIGTERM or SIGINT stops it; a second
-    signal stops it at once. Exit code 1 means that it could not start, 2 a wrong option.
+    broker=HOST:PORT store=DIR, with --metrics also metrics=HOST:PORT, with --console also
+    console=http://HOST:PORT. Logs go to standard error. SIGTERM or SIGINT stops it; a second signal
+    stops it at once. Exit code 1 means that it could not start, 2 a wrong option.
     """
     from downrange.cli.server_factory import make_cluster
     from downrange.server.run.runner import run_until_signal
@@ -85,11 +100,26 @@ def serve(
         no_sql=no_sql,
     )
 
-    def print_ready() -> None:
+    def facts() -> str:
         addresses = ",".join(broker.address for broker in server.brokers)
-        _print_ready(f"nameserver={server.name_server.address} broker={addresses} store={store}")
+        return f"nameserver={server.name_server.address} broker={addresses} store={store}"
 
-    run_until_signal(server, print_ready)
+    if not has_console:
+        run_until_signal(server, lambda: _print_ready(facts(), server.metrics))
+        return
+    from downrange.cli.console_process import ConsoleBesideServer, console_arguments
+
+    arguments = console_arguments(flags, port=console_port, store=store)
+    with ConsoleBesideServer(arguments) as beside:
+
+        def start_console() -> None:
+            beside.start(
+                server.name_server.address,
+                lambda address: _print_ready(facts(), server.metrics, f" console={address}"),
+            )
+
+        run_until_signal(server, start_console)
+    beside.check()
 
 
 @command()
@@ -111,7 +141,7 @@ def nameserver(flags: CommonFlags, port: int, store: Path | None) -> None:
     from downrange.server.run.runner import run_until_signal
 
     server = make_name_server(flags, port, store)
-    run_until_signal(server, lambda: _print_ready(f"nameserver={server.address}"))
+    run_until_signal(server, lambda: _print_ready(f"nameserver={server.address}", server.metrics))
 
 
 @command(epilog=_BROKER_EPILOG)
@@ -160,8 +190,10 @@ def broker(
         vip=vip,
         no_sql=no_sql,
     )
-    run_until_signal(server, lambda: _print_ready(f"broker={server.address} store={server.folder}"))
+    facts = "broker={0.address} store={0.folder}"
+    run_until_signal(server, lambda: _print_ready(facts.format(server), server.metrics))
 
 
-def _print_ready(facts: str) -> None:
-    print(f"ready {facts}", flush=True)
+def _print_ready(facts: str, metrics: MetricsServer | None, more: str = "") -> None:
+    also = "" if metrics is None else f" metrics={metrics.address}"
+    print(f"ready {facts}{also}{more}", flush=True)

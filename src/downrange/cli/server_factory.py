@@ -8,7 +8,12 @@ from typing import TYPE_CHECKING, Final
 
 from downrange.busy_poll import has_core_to_spare
 from downrange.cli.config_file import AccessSettings, TlsSettings, load_settings, no_settings
-from downrange.options import BrokerOptions, ListenerOptions, NameServerOptions
+from downrange.options import (
+    BrokerOptions,
+    ListenerOptions,
+    MetricsOptions,
+    NameServerOptions,
+)
 from downrange.server import BrokerServer, ClusterOptions, ClusterServer, NameServer
 from downrange.server.access.file import AccessFile
 from downrange.store.message_store import StoreOptions
@@ -38,6 +43,9 @@ class ServerParts:
     def __init__(self, flags: CommonFlags) -> None:
         self.settings = no_settings() if flags.config is None else load_settings(flags.config)
         self.listener = _listener_options(self.settings, flags)
+        self.metrics: MetricsOptions | None = None
+        if flags.metrics is not None or self.settings.has_table("metrics"):
+            self.metrics = self.settings.make(MetricsOptions, "metrics", address=flags.metrics)
         access = self.settings.make(AccessSettings, "access", file=_text(flags.acl))
         self.access = None if access.file is None else AccessFile(access.file)
         self.credentials: tuple[str, str] | None = None
@@ -99,6 +107,7 @@ def make_name_server(flags: CommonFlags, port: int | None, store: Path | None) -
         _listener_options(parts.settings, flags, port),
         tls=parts.tls,
         access=parts.access,
+        metrics=parts.metrics,
     )
 
 
@@ -140,6 +149,7 @@ def make_broker(
         name_server_tls=parts.client_tls,
         credentials=parts.credentials,
         access=parts.access,
+        metrics=parts.metrics,
     )
 
 
@@ -177,6 +187,7 @@ def make_cluster(
         ),
         store_files=settings.make(StoreOptions, "store"),
         retention=settings.make(RetentionOptions, "retention"),
+        metrics=parts.metrics,
     )
     is_enforced = parts.listener.tls_mode == "enforcing"
     client_tls = parts.local_tls if is_enforced else parts.client_tls

@@ -1,10 +1,8 @@
-"""Flags that all server commands have."""
+"""Flags that all server commands have; those of the logs are also the console's."""
 
 from __future__ import annotations
 
 import functools
-import logging
-import sys
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Concatenate, Final, ParamSpec
 
@@ -12,6 +10,7 @@ import click
 
 from downrange.cli.exit_codes import FAILED
 from downrange.cli.parameters import PATH, shared_option, with_options_of
+from downrange.cli.server_logs import LogFormat, set_up_logs
 from downrange.errors import OptionError, RocketMQError
 
 if TYPE_CHECKING:
@@ -20,7 +19,20 @@ if TYPE_CHECKING:
 
     P = ParamSpec("P")
 
-_LEVELS: Final = ("debug", "info", "warning", "error")
+
+LOG_LEVEL: Final = shared_option(
+    "--log-level",
+    multiple=True,
+    metavar="[NAME=]LEVEL",
+    show_default="info",
+    help="Lowest level that is logged: debug, info, warning or error. With a name, that of "
+    "one logger, such as access=debug; repeatable.",
+)
+LOG_FORMAT: Final = shared_option(
+    "--log-format",
+    type=click.Choice(("text", "json")),
+    help="Lines for people, or a JSON object per line.",
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,12 +98,16 @@ class CommonFlags:
             help="Accounts: plain_acl.yml or TOML; see docs/guides/access.md.",
         ),
     )
-    log_level: str = field(
-        default="info",
+    metrics: str | None = field(
+        default=None,
         metadata=shared_option(
-            "--log-level", type=click.Choice(_LEVELS), help="Lowest level that is logged."
+            "--metrics",
+            metavar="HOST:PORT",
+            help="Show /metrics for Prometheus, /health and /ready here; port 0 picks a free one.",
         ),
     )
+    log_level: tuple[str, ...] = field(default=(), metadata=LOG_LEVEL)
+    log_format: LogFormat = field(default="text", metadata=LOG_FORMAT)
 
 
 def with_common_flags(
@@ -105,9 +121,8 @@ def with_common_flags(
 
     @functools.wraps(collected)
     def run(**given: Any) -> None:
-        form = "%(asctime)s %(levelname)s %(name)s: %(message)s"
-        logging.basicConfig(stream=sys.stderr, level=given["log_level"].upper(), format=form)
         try:
+            set_up_logs(given["log_level"], given["log_format"])
             collected(**given)
         except OptionError as error:
             raise click.BadParameter(str(error)) from error

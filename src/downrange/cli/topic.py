@@ -256,7 +256,7 @@ def _ms_of(at: datetime) -> int:
 
 
 def _queue_facts(state: QueueState) -> dict[str, Any]:
-    from downrange.cli.output import utc_text
+    from downrange.client.exports import utc_text
 
     return {
         "broker": state.queue.broker,

@@ -64,6 +64,7 @@ class Work:
 
     begun: int = 0
     ended: int = 0
+    failed: int = 0
     reason: str = ""
     _busy_at: float = field(default_factory=time.monotonic)
     _next_health: float = float("inf")
@@ -74,28 +75,35 @@ class Work:
 
     def counted(self, handler: Callable[[Any], Any]) -> Callable[[Any], Any]:
         """Return a handler that counts messages."""
+        from downrange.client.flows.consuming.verdicts import check_answer
 
         def call(argument: Any) -> object:
             self._begin(argument)
             try:
-                return handler(argument)
-            finally:
-                self._end(argument)
+                answer: object = handler(argument)
+                check_answer(answer)
+            except BaseException as error:
+                self._end(argument, error)
+                raise
+            self._end(argument)
+            return answer
 
         return call
 
     def counted_async(self, handler: Callable[[Any], Awaitable[Any]]) -> Callable[[Any], Any]:
         """Do the same for a coroutine function."""
+        from downrange.client.flows.consuming.verdicts import check_answer
 
         async def call(argument: Any) -> object:
             self._begin(argument)
             try:
-                result: object = await handler(argument)
-            except Exception:  # not if it was cancelled: then it has not ended
-                self._end(argument)
+                answer: object = await handler(argument)
+                check_answer(answer)
+            except Exception as error:  # not if it was cancelled: then it has not ended
+                self._end(argument, error)
                 raise
             self._end(argument)
-            return result
+            return answer
 
         return call
 
@@ -107,9 +115,11 @@ class Work:
             with suppress(RocketMQError):  # it is closed already
                 self.pause()
 
-    def _end(self, argument: Any) -> None:
+    def _end(self, argument: Any, error: BaseException | None = None) -> None:
+        failed = 0 if error is None else _count_failed(argument, error)
         with self._lock:
             self.ended += _count(argument)
+            self.failed += failed
             self._busy_at = time.monotonic()
 
     @property
@@ -166,7 +176,8 @@ class Work:
     def finish(self) -> None:
         """Print the end; if handlers still run, end the process, which would wait for them."""
         left = self.running
-        self._print("stopped", {"handled": self.ended, "unfinished": left})
+        handled = self.ended - self.failed
+        self._print("stopped", {"handled": handled, "failed": self.failed, "unfinished": left})
         if left:
             print(
                 f"downrange: {left} messages were still handled after {self.drain_timeout:g} s; "
@@ -204,12 +215,21 @@ class Work:
     def _end_process(self, code: int) -> None:
         """End the process at once: threads of handlers cannot be ended."""
         self.kill()
-        sys.stdout.flush()
+        with suppress(RuntimeError):  # the signal came while this thread was writing a line
+            sys.stdout.flush()
         os._exit(code)
 
 
 def _count(argument: Any) -> int:
     return len(argument) if isinstance(argument, list) else 1
+
+
+def _count_failed(argument: Any, error: BaseException) -> int:
+    """Return how many messages of a call of the handler failed; a batch may be done in part."""
+    from downrange.client.flows.consuming.verdicts import verdict_of
+
+    messages = argument if isinstance(argument, list) else [argument]
+    return len(verdict_of(messages, error).failed)
 
 
 def run_in_threads(consumer: PushConsumer, work: Work) -> None:

@@ -11,10 +11,11 @@ from click.testing import CliRunner
 
 from downrange.cli import app
 from downrange.cli.connection import Connection
-from downrange.cli.read import find_queue, parse_range, parse_start, parse_time
+from downrange.cli.read import find_queue, parse_range, parse_start
 from downrange.cli.topic import parse_attributes, parse_permission, permission_text
 from downrange.errors import OptionError
 from downrange.model import QueueId
+from downrange.options.times import parse_time
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -81,6 +81,7 @@ def test_a_server_imports_nothing_that_only_other_commands_need(
         "parameters",
         "serve",
         "server_flags",
+        "server_logs",
         "standard_streams",
         *late,
     }

@@ -73,6 +73,7 @@ shop = Shop()
 part = functools.partial(lambda extra, message: message, 1)
 number = 7
 async def later(message): pass
+def none(): pass
 """
 
 
@@ -106,6 +107,7 @@ def test_handler_is_found_in_the_folder(folder: Path, name: str) -> None:
         ("shop_handlers:shop.gone", "has no attribute 'gone'"),
         ("shop_handlers:number", "is a int and cannot be called"),
         ("shop_handlers:Shop", "is a class"),
+        ("shop_handlers:none", "'shop_handlers:none': handler=.* cannot be called with one mess"),
         ("broken_handlers:handle", "cannot be imported: ZeroDivisionError"),
         ("needy_handlers:handle", "cannot be imported: ModuleNotFoundError: .*no_such_module"),
     ],

@@ -7,6 +7,7 @@ import pytest
 from click.testing import CliRunner
 
 from downrange import __main__ as entry
+from downrange import native
 from downrange.cli import app
 from downrange.errors import MissingExtra
 from downrange.wire.codes import HeaderCodec
@@ -154,7 +155,7 @@ def test_wrong_use_ends_with_code_2_and_says_why(arguments: list[str], text: str
 
 def test_version_is_printed() -> None:
     result = run(app, ["--version"])
-    assert result.output.startswith("downrange 0.")
+    assert result.output == f"downrange {native.VERSION} ({native.path_in_use()})\n"
 
 
 def test_command_without_its_extra_names_the_extra(

@@ -5,7 +5,8 @@ from datetime import UTC, datetime
 import pytest
 
 from downrange.cli.message_input import InputLine, MessageDefaults, parse_lines
-from downrange.cli.output import message_facts, print_json
+from downrange.cli.output import print_json
+from downrange.client.exports import message_facts
 from downrange.errors import OptionError, RocketMQError
 from downrange.model import LogOffset, Message, QueueId, QueueOffset, ReceivedMessage
 

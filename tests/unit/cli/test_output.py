@@ -13,8 +13,8 @@ from downrange.cli.output import (
     print_json,
     print_table,
     readable,
-    utc_text,
 )
+from downrange.client.exports import utc_text
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ import pytest
 from click.testing import CliRunner
 
 from downrange.cli import app, server_factory
+from downrange.cli.console_process import console_arguments
 from downrange.cli.server_factory import make_broker, make_cluster, make_name_server
 from downrange.cli.server_flags import CommonFlags
 from downrange.errors import OptionError
@@ -35,6 +36,13 @@ NO_FLAGS = CommonFlags(
         (("serve", "--tls-certificate", "no-such.pem", "--tls-key", "no.key"), "no-such.pem"),
         (("serve", "--acl", "no-such-file.toml"), "no-such-file.toml"),
         (("serve", "--log-level", "loud"), "loud"),
+        (("serve", "--log-level", "acces=debug"), "did you mean access"),
+        (("serve", "--log-level", "=debug"), "names no logger"),
+        (("serve", "--log-level", "nope=debug"), "logger 'nope' is unknown"),
+        (("console", "--log-level", "nope=debug"), "logger 'nope' is unknown"),
+        (("console", "--log-format", "xml"), "xml"),
+        (("serve", "--log-format", "xml"), "xml"),
+        (("serve", "--metrics", "9876"), "host:port"),
         (("nameserver", "--host", ""), "host="),
         (("broker",), "nameserver"),
         (("broker", "--nameserver", "127.0.0.1:1", "--name", "a b"), "name="),
@@ -51,12 +59,48 @@ def test_a_wrong_option_ends_a_server_with_2_and_names_the_option(
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_console_beside_a_server_has_the_logs_of_the_server(tmp_path: Path) -> None:
+    flags = dataclasses.replace(NO_FLAGS, log_level=("warning", "console=debug"), log_format="json")
+    arguments = console_arguments(flags, port=0, store=tmp_path)
+    assert arguments[-6:] == [
+        *("--log-format", "json", "--log-level", "warning", "--log-level", "console=debug"),
+    ]
+
+
 @pytest.mark.parametrize("command", ["serve", "nameserver", "broker"])
 def test_help_shows_the_ready_line_and_the_options(command: str) -> None:
     ended = CliRunner().invoke(app, [command, "--help"], env={"COLUMNS": "200", "TERM": "dumb"})
     assert ended.exit_code == 0
-    for text in ("ready", "--host", "--config", "--log-level", "--tls-certificate", "--acl"):
+    for text in (
+        "ready",
+        "--host",
+        "--config",
+        "--log-level",
+        "--tls-certificate",
+        "--acl",
+        "--metrics",
+    ):
         assert text in ended.output
+
+
+def test_metrics_are_a_flag_and_a_table(tmp_path: Path) -> None:
+    config = tmp_path / "serve.toml"
+    config.write_text('[metrics]\naddress = "127.0.0.1:1"\nseries_max = 7\n')
+    filed = dataclasses.replace(NO_FLAGS, config=config)
+    flagged = dataclasses.replace(filed, metrics="127.0.0.1:2")
+    broker = {"store": tmp_path, "port": 0, "name": None, "cluster": None, "flush": None}
+    cluster = {"nameserver_port": 0, "broker_port": 0, "brokers": 1, "flush": None}
+    for flags, address in ((filed, "127.0.0.1:1"), (flagged, "127.0.0.1:2")):
+        servers = (
+            make_name_server(flags, 0, None),
+            make_broker(flags, **broker, name_servers=["h:1"]),  # type: ignore[arg-type]
+            make_cluster(flags, store=tmp_path, **cluster),  # type: ignore[arg-type]
+        )
+        for server in servers:
+            assert server.metrics is not None
+            assert server.metrics.options.address == address
+            assert server.metrics.options.series_max == 7
+    assert make_name_server(NO_FLAGS, 0, None).metrics is None
 
 
 def test_flags_override_the_file(tmp_path: Path) -> None:
