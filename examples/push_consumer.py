@@ -25,36 +25,36 @@ def main() -> None:
             is_done.set()
 
     options = mq.ConsumerOptions(concurrency=4, start="earliest")
-    with (
-        mq.Cluster() as cluster,
-        mq.Producer(cluster.name_server, group="shop") as producer,
-        mq.PushConsumer(
-            cluster.name_server,
-            group="billing",
-            subscribe={"orders": "new || paid"},
-            handler=bill,
-            options=options,
-        ) as first,
-        mq.PushConsumer(
-            cluster.name_server,
-            group="billing",
-            subscribe={"orders": "new || paid"},
-            handler=bill,
-            options=options,
-        ) as second,
-    ):
-        for number in range(COUNT):
-            producer.send(mq.Message("orders", f"order {number}", tags="new"))
-        producer.send(mq.Message("orders", "not for this group", tags="cancelled"))
-        assert is_done.wait(30), f"only {len(handled)} orders were handled"
+    with mq.Cluster() as cluster, mq.Producer(cluster.name_server, group="shop") as producer:
+        producer.create_topic("orders", queues=4)
+        with (
+            mq.PushConsumer(
+                cluster.name_server,
+                group="billing",
+                subscribe={"orders": "new || paid"},
+                handler=bill,
+                options=options,
+            ) as first,
+            mq.PushConsumer(
+                cluster.name_server,
+                group="billing",
+                subscribe={"orders": "new || paid"},
+                handler=bill,
+                options=options,
+            ) as second,
+        ):
+            for number in range(COUNT):
+                producer.send(mq.Message("orders", f"order {number}", tags="new"))
+            producer.send(mq.Message("orders", "not for this group", tags="cancelled"))
+            assert is_done.wait(30), f"only {len(handled)} orders were handled"
 
-        for name, member in (("first", first), ("second", second)):
-            queues = [queue.number for queue in member.assignment() if queue.topic == "orders"]
-            print(f"{name} member: queues {queues}, {member.stats().handled} orders")
-        print("healthy:", first.health().is_healthy and second.health().is_healthy)
+            for name, member in (("first", first), ("second", second)):
+                queues = [queue.number for queue in member.assignment() if queue.topic == "orders"]
+                print(f"{name} member: queues {queues}, {member.stats().handled} orders")
+            print("healthy:", first.health().is_healthy and second.health().is_healthy)
 
-        second.close()  # running handlers end, offsets are committed, queues go to the first member
-        print("after the second has left, the group's state:", second)
+            second.close()  # handlers end, offsets are committed, queues go to the first
+            print("after the second has left, the group's state:", second)
     assert set(handled.values()) == {1}, "an order was handled twice"
     print(f"{len(handled)} orders were handled, each once")
 

@@ -21,8 +21,8 @@ import downrange.spark
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-#: Seconds that a task takes for each row.
-PAUSE = 0.002
+#: Seconds that a task takes for each row: long enough for a kill in the middle on a busy machine.
+PAUSE = 0.004
 
 
 @F.udf(returnType=StringType())

@@ -11,7 +11,7 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
-_PATIENCE = 150
+_PATIENCE = 400
 
 
 def run(name_server: str, source: str, target: str, folder: str) -> None:

@@ -21,7 +21,7 @@ from tests.support.waiting import wait_until
 
 SOURCE = Path(__file__).parents[2] / "src"
 _SPARK_HOME = Path(pyspark.__file__).parent
-_PATIENCE = 60.0
+_PATIENCE = 180.0
 #: Packages that an executor needs; the versions are those of this environment.
 _NEEDED = ("msgspec", "lz4", "zstandard", "pyarrow", "numpy")
 
@@ -43,7 +43,7 @@ def executor_python(folder: Path) -> Path:
     """
     environment = folder / "executor-python"
     subprocess.run(
-        [sys.executable, "-m", "venv", "--without-pip", environment], check=True, timeout=60
+        [sys.executable, "-m", "venv", "--without-pip", environment], check=True, timeout=180
     )
     installed = Path(pyspark.__file__).parents[1]
     packages = next(environment.glob("lib/python3.*/site-packages"))

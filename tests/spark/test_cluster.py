@@ -37,7 +37,7 @@ def workers(java: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[St
 
 def _kill_in_the_middle(workers: StandaloneCluster, job: Job, server: Server, topic: str) -> None:
     """Kill a worker that has an executor, with all its processes, and start another one."""
-    wait_until(lambda: _count(server, topic) >= MIDDLE or not job.process.is_running, 240)
+    wait_until(lambda: _count(server, topic) >= MIDDLE or not job.process.is_running, 600)
     assert job.process.is_running, job.log.read_text()[-4000:]
     assert _count(server, topic) < ROWS
     workers.workers.pop(0).kill()
@@ -81,7 +81,7 @@ def test_a_write_survives_the_death_of_a_worker(
     topic = server.topic(4)
     job = workers.submit(JOB, "write", server.name_server, topic, str(ROWS), name=f"write-{topic}")
     _kill_in_the_middle(workers, job, server, topic)
-    job.finish(240)
+    job.finish(600)
     messages = server.read_all(topic, ROWS)
     _assert_only_repeated_sends(messages)
     assert drop_duplicates(_read(spark, server, topic)).count() == ROWS
@@ -95,7 +95,7 @@ def test_a_stream_from_topic_to_topic_survives_it(
         JOB, "mirror", server.name_server, source, target, str(tmp_path), name=f"mirror-{target}"
     )
     _kill_in_the_middle(workers, job, server, target)
-    job.finish(240)
+    job.finish(600)
     _assert_only_repeated_sends(server.read_all(target, ROWS))
 
 

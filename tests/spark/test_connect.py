@@ -18,7 +18,7 @@ for needed in ("grpc", "grpc_status", "pandas"):
     pytest.importorskip(needed, reason=f"Spark Connect needs {needed}")
 
 _ROOT = Path(__file__).parents[2]
-_PATIENCE = 240.0
+_PATIENCE = 600.0
 
 
 def test_batches_and_streams_are_read_and_written(java: None, tmp_path: Path) -> None:

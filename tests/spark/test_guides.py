@@ -51,7 +51,7 @@ def test_spark_guide_can_be_typed_from_the_top(tmp_path: Path) -> None:
             [sys.executable, "-m", "tests.examples.pages", str(ALONE), "spark", address],
             capture_output=True,
             text=True,
-            timeout=300,
+            timeout=600,
             check=False,
             cwd=tmp_path,
             env={**os.environ, "PYTHONPATH": str(ROOT), "SPARK_LOCAL_IP": "127.0.0.1"},
@@ -78,4 +78,4 @@ def _serve(command: str, folder: Path) -> Generator[str]:
         yield re.findall(r"nameserver=(\S+)", ready)[0]
     finally:
         server.terminate()
-        server.communicate(timeout=30)
+        server.communicate(timeout=90)

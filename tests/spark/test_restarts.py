@@ -25,14 +25,18 @@ if TYPE_CHECKING:
     from downrange.wire.command import Command
 
 _ROOT = Path(__file__).parents[2]
-_PATIENCE = 180.0
+_PATIENCE = 600.0
 
 
 class SlowEnds:
-    """Lets the first request for ends pass (the start), and delays the next (end of batch 0)."""
+    """Lets the first request for ends pass (the start), and delays the next (end of batch 0).
+
+    The delay is for messages that are sent in between; without it when they are stored.
+    """
 
     def __init__(self, queues: int) -> None:
         self.is_begun = threading.Event()
+        self.is_sent = threading.Event()
         self._left = queues
 
     def __call__(self, request: Command, peer: Peer) -> Interception | None:
@@ -42,7 +46,7 @@ class SlowEnds:
             if self._left == 0:
                 self.is_begun.set()
             return None
-        return deliver(after=1.0)
+        return None if self.is_sent.is_set() else deliver(after=5.0)
 
 
 def run_until_killed(arguments: list[str], folder: Path) -> None:
@@ -78,6 +82,7 @@ def test_a_driver_that_is_killed_twice_reads_each_message_once(
         def send_in_time() -> None:
             assert slow.is_begun.wait(_PATIENCE)
             send(10, 30)
+            slow.is_sent.set()
 
         sending = threading.Thread(target=send_in_time, daemon=True)
         sending.start()

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from downrange.spark.read.lag import Lag
     from downrange.wire.command import Command
 
-_TIMEOUT = 120
+_TIMEOUT = 300
 
 
 @pytest.fixture

@@ -79,9 +79,11 @@ def test_what_is_written_is_read_again(session: SparkSession, server: Server) ->
         f.concat(f.lit("order "), "id").alias("body"),
         f.array(f.concat(f.lit("k-"), "id"), f.lit("all")).alias("keys"),
         f.when(f.col("id") % 3 == 0, f.lit("new")).alias("tags"),
-        f.create_map(f.lit("colour"), f.lit("grün"), f.lit("UNIQ_KEY"), f.lit("forged")).alias(
-            "properties"
-        ),
+        f.create_map(
+            *(f.lit("colour"), f.lit("grün"), f.lit("UNIQ_KEY"), f.lit("forged")),
+            # The context of OpenTelemetry, which a job passes on row by row.
+            *(f.lit("traceparent"), f.format_string("00-%032x-%016x-01", "id", "id")),
+        ).alias("properties"),
         f.concat(f.lit("customer-"), f.col("id") % 50).alias("sharding_key"),
     )
     save(rows, server, topic=topic)
@@ -93,6 +95,7 @@ def test_what_is_written_is_read_again(session: SparkSession, server: Server) ->
         assert row["keys"] == f"k-{number} all"
         assert row.tags == ("new" if number % 3 == 0 else None)
         assert row.properties["colour"] == "grün"
+        assert row.properties["traceparent"] == f"00-{number:032x}-{number:016x}-01"
         assert row.properties["__SHARDINGKEY"] == f"customer-{number % 50}"
     assert len({row.msg_id for row in found}) == 5000
     assert {len(row.msg_id) for row in found} == {32}
@@ -199,7 +202,7 @@ def test_a_task_that_is_tried_again_sends_copies_with_equal_ids(
         return None
 
     own_cluster.intercept(BATCH, count)
-    run_job(["retried", own.name_server, topic], tmp_path).wait_for_end(180)
+    run_job(["retried", own.name_server, topic], tmp_path).wait_for_end(600)
     assert max(stored.values()) == 2
     own.read_all(topic, write_job.ROWS + 1)
     found = load(session, own, topic)
@@ -233,7 +236,7 @@ def test_a_stream_is_written(session: SparkSession, server: Server, tmp_path: Pa
             str(tmp_path / "checkpoint"),
             availableNow=True,
         )
-        assert query.awaitTermination(120)
+        assert query.awaitTermination(300)
     found = server.read_all(topic, 1000)
     assert {one.body.decode() for one in found} == {
         f"{part}-{number}" for part in range(2) for number in range(500)
@@ -260,7 +263,7 @@ def test_output_mode_complete_is_refused(
         .start()
     )
     with pytest.raises(PySparkException, match="cannot be replaced"):
-        query.awaitTermination(120)
+        query.awaitTermination(300)
 
 
 def test_a_stream_that_was_killed_after_sending_sends_the_same_ids_again(
@@ -285,13 +288,13 @@ def test_a_stream_that_was_killed_after_sending_sends_the_same_ids_again(
     places = (str(tmp_path / "in"), str(tmp_path / "checkpoint"))
     job = run_job(["stream", own.name_server, topic, *places], tmp_path)
     try:
-        assert is_held.wait(180), job.tail(3000)
+        assert is_held.wait(600), job.tail(3000)
         before = own.read_all(topic, 300)
     finally:
         job.kill()
     own_cluster.intercept(BATCH, None)
     query = write_job.begin_stream(session, own.name_server, topic, *places, availableNow=True)
-    assert query.awaitTermination(120)
+    assert query.awaitTermination(300)
     after = own.read_all(topic, len(before) + 400)
     assert len({(one.message_id, one.body) for one in after}) == 400
     assert len({one.message_id for one in after}) == 400
@@ -320,7 +323,7 @@ def test_a_stream_drops_duplicates_within_its_watermark(
         .trigger(availableNow=True)
         .start()
     )
-    assert query.awaitTermination(120)
+    assert query.awaitTermination(300)
     found = session.table("once")
     assert (found.count(), found.columns) == (50, stream.columns)
 

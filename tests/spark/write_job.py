@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark import TaskContext
 
+from downrange import Admin
 from downrange import spark as downrange_spark
 from downrange.pipelines.session import make_session
 from downrange.spark.source import RocketMQDataSource
@@ -27,7 +28,13 @@ ROWS = 2000
 
 
 class FailingWriter(RocketMQWriter):
-    """Fails in the first attempt of each task, after all its rows are in flight."""
+    """Fails in the first attempt of each task, after all its rows are in flight.
+
+    Attributes:
+        name_server: Of the cluster that it writes to.
+    """
+
+    name_server = ""
 
     def write(self, iterator: Iterator[Any]) -> Written:
         """Send rows, and fail once."""
@@ -38,10 +45,18 @@ class FailingWriter(RocketMQWriter):
         def rows() -> Iterator[Any]:
             yield from iterator
             if is_first:
-                time.sleep(1)  # until some of them are stored
+                self._wait_until_some_are_stored()
                 raise OSError("the first attempt fails here")
 
         return super().write(rows())
+
+    def _wait_until_some_are_stored(self) -> None:
+        assert self._options.topic is not None
+        deadline = time.monotonic() + 60
+        with Admin(self.name_server) as admin:
+            while not any(each.end for each in admin.queue_ranges(self._options.topic)):
+                assert time.monotonic() < deadline, "nothing is stored"
+                time.sleep(0.05)
 
 
 class FailingSource(RocketMQDataSource):
@@ -49,7 +64,9 @@ class FailingSource(RocketMQDataSource):
 
     def writer(self, schema: StructType, overwrite: bool) -> RocketMQWriter:
         """Return the writer."""
-        return FailingWriter(parse_write(self.options), schema, overwrite=overwrite)
+        writer = FailingWriter(parse_write(self.options), schema, overwrite=overwrite)
+        writer.name_server = self.options["nameServer"]
+        return writer
 
 
 def retried(name_server: str, topic: str) -> None:

@@ -234,7 +234,7 @@ def check_topic(
             f"{len(visible)} rolled back or recalled, but stored: {_first_ids(visible)}"
         )
     extra = len(stored_ids - send_log.acknowledged - send_log.withdrawn)
-    if extra > sent.oneway + sent.failed:
+    if extra > sent.unknown + sent.oneway + sent.failed:
         problems.append(f"{extra} stored, but not sent")
     if landed is not None:
         problems += _landing_problems(stored, landed, later)

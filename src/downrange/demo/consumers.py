@@ -229,8 +229,6 @@ class _Members:
 
     def have_handled_all(self) -> bool:
         """Return whether nothing is left, also on a broker that has just restarted."""
-        if self._progress.waiting:
-            return False
         try:
             states = self._admin.topic_stats(self._progress.plan.topic)
         except RocketMQError:
@@ -238,7 +236,9 @@ class _Members:
         positions: dict[QueueId, int] = {}
         for member in filter(None, (self._first, self._second)):
             positions |= {each.queue: each.position for each in member.health().queues}
-        return all(positions.get(state.queue, -1) >= state.max_offset for state in states)
+        is_read = all(positions.get(state.queue, -1) >= state.max_offset for state in states)
+        # In this order: a message waits for its next attempt before its queue moves on.
+        return is_read and not self._progress.waiting
 
     def _start(self) -> PushConsumer:
         plan = self._progress.plan

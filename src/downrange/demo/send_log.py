@@ -23,6 +23,7 @@ class SendCounts:
     Attributes:
         acknowledged: Messages that a broker acknowledged and that consumers shall read.
         withdrawn: Messages that were acknowledged, then rolled back or recalled.
+        unknown: Messages that were acknowledged, and may be recalled: the reply to that was lost.
         oneway: Messages that were sent one-way, without an acknowledgement.
         retried: Receipts that took more than one attempt.
         maybe_twice: Receipts where an earlier attempt may have stored the message, too.
@@ -31,15 +32,21 @@ class SendCounts:
 
     acknowledged: int
     withdrawn: int
+    unknown: int
     oneway: int
     retried: int
     maybe_twice: int
     failed: int
 
     @property
+    def stored(self) -> int:
+        """The number of messages that a broker acknowledged, whatever came after."""
+        return self.acknowledged + self.withdrawn + self.unknown
+
+    @property
     def attempted(self) -> int:
         """The number of all messages, whatever their outcome."""
-        return self.acknowledged + self.withdrawn + self.oneway + self.failed
+        return self.stored + self.oneway + self.failed
 
 
 class SendLog:
@@ -57,7 +64,7 @@ class SendLog:
         self._acknowledged: set[str] = set()
         self._withdrawn: set[str] = set()
         self._failures: Counter[str] = Counter()
-        self._oneway = self._retried = self._maybe_twice = self._failed = 0
+        self._unknown = self._oneway = self._retried = self._maybe_twice = self._failed = 0
 
     # ---- writing -----------------------------------------------------------------------------
 
@@ -82,10 +89,10 @@ class SendLog:
             self._withdrawn.add(message_id)
 
     def mark_unknown(self, message_id: str) -> None:
-        """Record that a message may or may not become readable: the reply was lost."""
+        """Record that an acknowledged message may or may not become readable."""
         with self._lock:
             self._acknowledged.discard(message_id)
-            self._failed += 1
+            self._unknown += 1
 
     def add_oneway(self) -> None:
         """Count a one-way message, which has no receipt."""
@@ -106,6 +113,7 @@ class SendLog:
             return SendCounts(
                 acknowledged=len(self._acknowledged),
                 withdrawn=len(self._withdrawn),
+                unknown=self._unknown,
                 oneway=self._oneway,
                 retried=self._retried,
                 maybe_twice=self._maybe_twice,

@@ -11,8 +11,15 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 from downrange.client.flows.admin.clusters import ask_each, cluster_facts
 from downrange.client.flows.admin.topics import topic_route
 from downrange.client.flows.consuming.pull import PullStatus, pull
+from downrange.client.flows.effects import Pause
 from downrange.client.flows.routing.routes import MASTER
-from downrange.errors import RocketMQError, RouteNotFound, TopicNotFound, TransportError
+from downrange.errors import (
+    RocketMQError,
+    RouteNotFound,
+    ServerError,
+    TopicNotFound,
+    TransportError,
+)
 from downrange.wire.bodies import KeyValueBody, TopicOffset, TopicStatsBody, decode_body
 from downrange.wire.codes import RequestCode
 from downrange.wire.command import Command
@@ -34,6 +41,8 @@ LogEnds: TypeAlias = "Mapping[str, int]"
 MESSAGES_MAX: Final = 100_000
 #: A server that is killed in a test must not stop all others from being read.
 _ANSWER_TIMEOUT: Final = 3.0
+#: The pause before a broker that has just started is asked again.
+_START_PAUSE: Final = 0.3
 
 
 def find_all_masters(core: ClientCore, *, deadline: float) -> Flow[dict[str, str]]:
@@ -49,14 +58,26 @@ def find_all_masters(core: ClientCore, *, deadline: float) -> Flow[dict[str, str
 def find_log_ends(core: ClientCore, *, deadline: float) -> Flow[dict[str, int]]:
     """Return the end of each broker's commit log.
 
+    A 4.9 broker that was just started refuses to tell it for a second or more.
+
     Raises:
-        RocketMQError: A server did not answer.
+        RocketMQError: A server did not answer, or refuses until the deadline.
     """
     masters = yield from find_all_masters(core, deadline=deadline)
-    code = int(RequestCode.GET_BROKER_RUNTIME_INFO)
-    replies = yield from ask_each(core, masters, lambda: Command(code), deadline)
+    replies = None
+    while replies is None:
+        try:
+            replies = yield from ask_each(core, masters, _ask_figures, deadline)
+        except ServerError:
+            if core.clock.now() + _START_PAUSE >= deadline:
+                raise
+            yield Pause(_START_PAUSE)
     tables = {broker: decode_body(KeyValueBody, replies[broker].body).table for broker in replies}
     return {broker: int(table["commitLogMaxOffset"]) for broker, table in tables.items()}
+
+
+def _ask_figures() -> Command:
+    return Command(int(RequestCode.GET_BROKER_RUNTIME_INFO))
 
 
 def find_queue_ends(

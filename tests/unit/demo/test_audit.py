@@ -59,6 +59,13 @@ def test_withdrawn_message_must_not_be_stored() -> None:
     assert problem == "1 rolled back or recalled, but stored: b"
 
 
+def test_message_whose_recall_got_no_reply_may_be_stored_or_not() -> None:
+    log = send_log("a", "b")
+    log.mark_unknown("b")
+    assert check(log, found("a")).problems == ()
+    assert check(log, found("a", "b")).problems == ()
+
+
 def test_more_messages_than_were_sent_is_a_problem() -> None:
     log = send_log("a")
     assert check(log, found("a", "x")).problems == ("1 stored, but not sent",)

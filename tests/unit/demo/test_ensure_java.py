@@ -40,8 +40,8 @@ def _pretend(
         return command[-1] in ("update", works)
 
     monkeypatch.setattr(script, "find_java", lambda: javas.pop(0) or None)
-    monkeypatch.setattr(script, "_can_install", lambda: can_install)
-    monkeypatch.setattr(script, "_run", run)
+    monkeypatch.setattr(script, "can_install", lambda: can_install)
+    monkeypatch.setattr(script, "run", run)
     return commands
 
 
@@ -87,7 +87,7 @@ def test_failed_install_is_reported_and_is_not_an_error(
 def test_command_that_fails_says_why(
     script: ModuleType, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert script._run("sh", "-c", "echo no such mirror >&2; exit 100") is False
-    assert script._run("no-such-program") is False
-    assert script._run("true") is True
+    assert script.run("sh", "-c", "echo no such mirror >&2; exit 100") is False
+    assert script.run("no-such-program") is False
+    assert script.run("true") is True
     assert "no such mirror" in capsys.readouterr().out

@@ -13,7 +13,7 @@ def test_only_a_receipt_acknowledges() -> None:
     send_log.add_failure(ConnectFailed("127.0.0.1:1", "refused"), count=3)
     assert send_log.acknowledged == {"a", "b", "c"}
     assert send_log.counts() == SendCounts(
-        acknowledged=3, withdrawn=0, oneway=1, retried=0, maybe_twice=0, failed=3
+        acknowledged=3, withdrawn=0, unknown=0, oneway=1, retried=0, maybe_twice=0, failed=3
     )
     assert send_log.counts().attempted == 7
 
@@ -32,7 +32,9 @@ def test_message_with_unknown_outcome_is_neither_expected_nor_forbidden() -> Non
     send_log.add_receipt(receipt("a"))
     send_log.mark_unknown("a")
     assert send_log.acknowledged == send_log.withdrawn == frozenset()
-    assert send_log.counts().failed == 1
+    counts = send_log.counts()
+    assert (counts.unknown, counts.failed) == (1, 0)
+    assert counts.stored == counts.attempted == 1
 
 
 def test_retries_are_counted_with_their_errors() -> None:

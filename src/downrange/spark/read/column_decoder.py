@@ -13,7 +13,12 @@ import numpy as np
 import pyarrow as pa
 
 from downrange.errors import WireError
-from downrange.spark.read.property_columns import PropertyTable, arrow, pick_slices
+from downrange.spark.read.property_columns import (
+    PropertyTable,
+    arrow,
+    pick_slices,
+    property_values,
+)
 from downrange.spark.read.record_decoder import (
     Decoded,
     check_bodies,
@@ -40,6 +45,12 @@ if TYPE_CHECKING:
 CROSSOVER: Final = 64
 CROSSOVER_OF_NUMBERS: Final = 24
 _COMPRESSED: Final = int(SysFlag.COMPRESSED)
+#: Column -> its property.
+_PROPERTY_OF: Final = {
+    "msg_id": PropertyKey.UNIQUE_KEY,
+    "keys": PropertyKey.KEYS,
+    "tags": PropertyKey.TAGS,
+}
 
 
 def decode(chunks: Sequence[bytes], spec: DecodeSpec) -> Decoded:
@@ -87,17 +98,18 @@ class _Rows:
         damaged_count: How many bodies are lost; final once the body column is built.
     """
 
-    __slots__ = ("_properties", "damaged", "damaged_count", "spec", "table")
+    __slots__ = ("_properties", "_values", "damaged", "damaged_count", "spec", "table")
 
     def __init__(self, table: RecordTable, spec: DecodeSpec) -> None:
         self.spec = spec
         self._properties: PropertyTable | None = None
+        self._values: dict[str, Array] = {}
         self.table, self.damaged = unwrap_batches(table, spec)
         offsets = self.table.numbers("queue_offset")
         self._keep((offsets >= spec.begin) & (offsets < spec.end))
         if spec.tags:
             chosen = pa.array(sorted(spec.tags), pa.string())
-            is_in = arrow.is_in(self.properties.values(PropertyKey.TAGS), value_set=chosen)
+            is_in = arrow.is_in(self.values(PropertyKey.TAGS), value_set=chosen)
             self._keep(is_in.to_numpy(zero_copy_only=False))
         self.damaged_count = len(self.damaged)
 
@@ -108,6 +120,17 @@ class _Rows:
             self._properties = PropertyTable(self.table)
         return self._properties
 
+    def values(self, name: PropertyKey) -> Array:
+        """Return each row's value of a property that is a column of its own."""
+        if self._properties is not None or "properties" in self.spec.columns:
+            return self.properties.values(name)  # it is needed for the map in any case
+        if name not in self._values:
+            wanted = {
+                _PROPERTY_OF[column] for column in self.spec.columns if column in _PROPERTY_OF
+            }
+            self._values = property_values(self.table, sorted(wanted | {name}))
+        return self._values[name]
+
     def _keep(self, chosen: NDArray[np.bool_]) -> None:
         if chosen.all():
             return
@@ -116,6 +139,7 @@ class _Rows:
         self.damaged = np.flatnonzero(is_damaged[chosen])
         self.table = self.table.select(chosen)
         self._properties = None
+        self._values = {}
 
 
 # ---- columns -------------------------------------------------------------------------------------
@@ -157,7 +181,7 @@ def _hosts(field: str) -> Callable[[_Rows], Array]:
 
 
 def _message_ids(rows: _Rows) -> Array:
-    ids = rows.properties.values(PropertyKey.UNIQUE_KEY)
+    ids = rows.values(PropertyKey.UNIQUE_KEY)
     if not ids.null_count:
         return ids
     is_absent = ids.is_null()
@@ -218,8 +242,8 @@ _ARRAYS: Final[dict[str, Callable[[_Rows], Array]]] = {
     "queue_id": _numbers("queue_id"),
     "offset": _numbers("queue_offset"),
     "msg_id": _message_ids,
-    "keys": lambda rows: rows.properties.values(PropertyKey.KEYS),
-    "tags": lambda rows: rows.properties.values(PropertyKey.TAGS),
+    "keys": lambda rows: rows.values(PropertyKey.KEYS),
+    "tags": lambda rows: rows.values(PropertyKey.TAGS),
     "body": _bodies,
     "properties": lambda rows: rows.properties.maps(),
     "born_timestamp": _times("born_ms"),

@@ -7,12 +7,14 @@ same damage and reports more about it.
 
 from __future__ import annotations
 
+import itertools
 from struct import Struct
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
 from downrange.errors import MalformedRecord
+from downrange.native import twin
 from downrange.spark.read.record_decoder import unwrapped
 from downrange.wire.codes import SysFlag
 from downrange.wire.limits import PROPERTIES_BYTES_MAX
@@ -201,11 +203,24 @@ def find_records(chunks: Sequence[bytes]) -> tuple[bytes, NDArray[np.int64]]:
         MalformedRecord: A size is impossible, or a record passes the end of its reply.
     """
     data = chunks[0] if len(chunks) == 1 else b"".join(chunks)
+    ends = list(itertools.accumulate(map(len, chunks)))
+    return data, np.frombuffer(record_starts(data, ends), np.int64)
+
+
+def pure_record_starts(data: bytes, ends: list[int]) -> bytes:
+    """Return where records begin, as 64-bit numbers in native byte order.
+
+    Args:
+        data: Records back to back.
+        ends: Where the replies end that they came in; no record spans two.
+
+    Raises:
+        MalformedRecord: A size is impossible, or a record passes the end of its reply.
+    """
     starts: list[int] = []
     read_size, add = _SIZE.unpack_from, starts.append
-    at = end = 0
-    for chunk in chunks:
-        end += len(chunk)
+    at = 0
+    for end in ends:
         last = end - RECORD_BYTES_MIN
         while at <= last:
             (size,) = read_size(data, at)
@@ -215,7 +230,10 @@ def find_records(chunks: Sequence[bytes]) -> tuple[bytes, NDArray[np.int64]]:
             at += size
         if at != end:
             raise MalformedRecord(at, f"{end - at} bytes are left of a reply")
-    return data, np.array(starts, np.int64)
+    return np.array(starts, np.int64).tobytes()
+
+
+record_starts: Final = twin(pure_record_starts)
 
 
 def unwrap_batches(table: RecordTable, spec: DecodeSpec) -> tuple[RecordTable, NDArray[np.int64]]:

@@ -19,6 +19,7 @@ import pyarrow as pa
 import pyarrow.compute
 
 from downrange.client.flows.validation import RESERVED_PROPERTIES
+from downrange.native import native
 from downrange.wire.limits import PROPERTIES_BYTES_MAX
 from downrange.wire.properties import PropertyKey
 
@@ -46,12 +47,17 @@ DROPPED_PROPERTIES: Final = (
     }
 ) - set(_PROPERTY_OF.values())
 
+#: The marks are the bytes 1 and 2; up to this one, bytes are control characters or the blank.
+_LAST_MARK: Final = 2
+_BLANK: Final = 0x20
+_ASCII_END: Final = 0x80
 _BINARY: Final = pa.binary()
 _NAME_MARK: Final = pa.scalar(b"\x01", _BINARY)
+_NOTHING: Final = pa.scalar(b"", _BINARY)
 _VALUE_MARK: Final = pa.scalar(b"\x02", _BINARY)
 _NULL: Final = pa.scalar(None, _BINARY)
 _WAIT: Final = pa.scalar(b"WAIT\x01true\x02", _BINARY)
-_UNIQUE_KEY: Final = pa.scalar(PropertyKey.UNIQUE_KEY.value.encode(), _BINARY)
+_UNIQUE_KEY: Final = PropertyKey.UNIQUE_KEY.value.encode() + b"\x01"
 
 
 def property_strings(rows: Rows, ids: Any) -> Any:
@@ -64,15 +70,16 @@ def property_strings(rows: Rows, ids: Any) -> Any:
     Raises:
         InvalidMessage: A row has an invalid property; names it.
     """
-    parts: list[Any] = [_user_properties(rows)]
+    columns: list[tuple[bytes, Any]] = []
+    own = _user_properties(rows)
+    if own is not None:
+        columns.append((b"", own))
     for name, key in _PROPERTY_OF.items():
         column = _words(rows) if name == "keys" else _text(rows, name)
         if column is not None:
-            parts.append(_named(pa.scalar(key.encode(), _BINARY), column))
-    parts.append(_named(_UNIQUE_KEY, ids))
-    whole = pc.binary_join_element_wise(
-        *(part for part in parts if part is not None), _WAIT, _VALUE_MARK, null_handling="skip"
-    )
+            columns.append((key.encode() + b"\x01", column))
+    columns.append((_UNIQUE_KEY, ids))
+    whole = joined_rows(columns)
     sizes = pc.binary_length(whole)
     rows.reject_first(
         pc.greater(sizes, PROPERTIES_BYTES_MAX),
@@ -84,9 +91,42 @@ def property_strings(rows: Rows, ids: Any) -> Any:
     return whole
 
 
-def _named(key: Any, column: Any) -> Any:
-    """Return `key mark value` for each value; null for null."""
-    return pc.binary_join_element_wise(key, column, _NAME_MARK)
+def pure_joined_rows(columns: list[tuple[bytes, Any]]) -> Any:
+    """Join the values of each row to a property string, with WAIT at the end.
+
+    Args:
+        columns: Binary columns, each with what comes before its values; null is no property.
+    """
+    parts = [
+        pc.binary_join_element_wise(pa.scalar(front, _BINARY), column, _NOTHING)
+        for front, column in columns
+    ]
+    return pc.binary_join_element_wise(*parts, _WAIT, _VALUE_MARK, null_handling="skip")
+
+
+def _native_joined_rows(columns: list[tuple[bytes, Any]]) -> Any:
+    """As `pure_joined_rows`, in one pass."""
+    count = len(columns[0][1])
+    assert native is not None
+    bounds, data = native.joined_rows(
+        count,
+        [(front, _buffers_of(column), b"\x02") for front, column in columns],
+        b"WAIT\x01true\x02",
+    )
+    return pa.Array.from_buffers(_BINARY, count, [None, pa.py_buffer(bounds), pa.py_buffer(data)])
+
+
+def _buffers_of(column: Any) -> tuple[Any, Any, Any]:
+    """Return the bounds, the bytes, and which values are not null; None for all."""
+    _, bounds, data = column.buffers()
+    bounds = np.frombuffer(bounds, np.int32)[column.offset : column.offset + len(column) + 1]
+    is_valid = None
+    if column.null_count:
+        is_valid = column.is_valid().to_numpy(zero_copy_only=False).view(np.uint8)
+    return bounds, np.frombuffer(data or b"", np.uint8), is_valid
+
+
+joined_rows: Final = pure_joined_rows if native is None else _native_joined_rows
 
 
 def _text(rows: Rows, name: str) -> Any:
@@ -94,9 +134,31 @@ def _text(rows: Rows, name: str) -> Any:
     column = rows.column(name)
     if column is None or column.null_count == len(column):
         return None
+    if _has_usual_texts(column):
+        return column.cast(_BINARY)
     _check_text(rows, name, column)
     trimmed = pc.ascii_trim_whitespace(column)
     return pc.if_else(pc.equal(pc.binary_length(trimmed), 0), _NULL, trimmed.cast(_BINARY))
+
+
+def _has_usual_texts(column: Any) -> bool:
+    """Return whether each text is in ASCII, without marks, and without blanks at its ends.
+
+    Then it needs no other check, and no trimming. This takes a tenth of the time of the checks.
+    """
+    if column.null_count:
+        return False
+    bounds, data, _ = _buffers_of(column)
+    octets = data[bounds[0] : bounds[-1]]
+    starts, ends = bounds[:-1] - bounds[0], bounds[1:] - bounds[0]
+    return bool(
+        len(octets)
+        and (starts < ends).all()
+        and octets.min() > _LAST_MARK
+        and octets.max() < _ASCII_END
+        and octets[starts].min() > _BLANK
+        and octets[ends - 1].min() > _BLANK
+    )
 
 
 def _check_text(rows: Rows, name: str, column: Any) -> None:

@@ -341,3 +341,14 @@ def test_any_rows_become_the_messages_that_one_would_write_by_hand(
         expected |= {} if tags is None else {"TAGS": tags}
         assert item.body == body
         assert decode_properties(item.property_bytes.decode()) == expected
+
+
+@given(
+    st.lists(st.text("ab \t\n\x00\x03\x7fé\u3000", max_size=4) | st.none(), min_size=1, max_size=6),
+    st.integers(0, 2),
+)
+def test_texts_are_trimmed_whatever_the_others_are(texts: list[str | None], skipped: int) -> None:
+    """Columns of usual texts take a short way, which must not be seen."""
+    whole = pa.array(["x"] * skipped + texts, pa.string()).slice(skipped)
+    found = [row.get("TAGS") for row in properties_of(batch_of(tags=whole))]
+    assert found == [(text or "").strip(" \t\n\v\f\r") or None for text in texts]
