@@ -24,7 +24,7 @@ from typing import Final
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-from benchmarks import machine, peers
+from benchmarks import machine, server_pair
 from benchmarks.matrix import charts, page, results, tables
 from benchmarks.matrix.plan import FULL, QUICK, Plan, left_out
 from benchmarks.matrix.rounds import Matrix
@@ -93,7 +93,7 @@ def measure(plan: Plan, console: Console, *, is_quick: bool) -> results.Run:
         machine={
             **machine.facts(_java_version()),
             "downrange": machine.version_of("downrange"),
-            "Apache RocketMQ": peers.APACHE_VERSION,
+            "Apache RocketMQ": server_pair.APACHE_VERSION,
             "load average before": load,
         },
         series=list(matrix.series.values()),
@@ -118,7 +118,7 @@ def show(run: results.Run, console: Console) -> None:
 
 
 def _java_version() -> str:
-    command = [str(resolve(peers.APACHE_VERSION).java), "-version"]
+    command = [str(resolve(server_pair.APACHE_VERSION).java), "-version"]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     return done.stderr.split('"')[1]
 

@@ -21,7 +21,7 @@ import socket
 import time
 from typing import Final, NamedTuple
 
-from benchmarks import peers
+from benchmarks import server_pair
 from benchmarks.load import Connection, cpu_seconds
 from benchmarks.sends import BATCH, Batches, Sends
 from downrange.wire.codes import RequestCode, ResponseCode
@@ -63,9 +63,9 @@ class Reading(NamedTuple):
     answers: int
 
 
-def fill(peer: peers.Peer, messages: int, *, is_single: bool) -> tuple[int, float]:
+def fill(peer: server_pair.Peer, messages: int, *, is_single: bool) -> tuple[int, float]:
     """Send messages; return their number, and the broker's CPU time."""
-    maker = (Sends if is_single else Batches)(TOPIC, peers.QUEUES, tag=TAG)
+    maker = (Sends if is_single else Batches)(TOPIC, server_pair.QUEUES, tag=TAG)
     per_request = 1 if is_single else BATCH
     total = messages // per_request
     width = _SENDS_IN_FLIGHT * BATCH if is_single else _SENDS_IN_FLIGHT
@@ -83,17 +83,17 @@ def fill(peer: peers.Peer, messages: int, *, is_single: bool) -> tuple[int, floa
     return answered * per_request, cpu_seconds(peer.pids) - before
 
 
-def read(peer: peers.Peer, size: Size, subscription: str) -> Reading:
+def read(peer: server_pair.Peer, size: Size, subscription: str) -> Reading:
     """Read the whole topic with one request in flight per queue."""
     host, _, port = peer.broker.rpartition(":")
-    offsets = [0] * peers.QUEUES
+    offsets = [0] * server_pair.QUEUES
     answers = 0
     cpu, started = cpu_seconds(peer.pids), time.perf_counter()
     with socket.create_connection((host, int(port)), _TIMEOUT) as connection:
         splitter = FrameSplitter()
-        for queue in range(peers.QUEUES):
+        for queue in range(server_pair.QUEUES):
             connection.sendall(pull_frame(queue, 0, size, subscription))
-        left = peers.QUEUES
+        left = server_pair.QUEUES
         while left:
             splitter.receive(connection.recv(_RECEIVE_BYTES))
             while (frame := splitter.next_frame()) is not None:
@@ -111,7 +111,7 @@ def read(peer: peers.Peer, size: Size, subscription: str) -> Reading:
     return Reading(seconds, cpu_seconds(peer.pids) - cpu, sum(offsets), answers)
 
 
-def longest_reply(peer: peers.Peer, size: Size, subscription: str) -> float:
+def longest_reply(peer: server_pair.Peer, size: Size, subscription: str) -> float:
     """Return the seconds of the slowest reply, with one request in flight."""
     host, _, port = peer.broker.rpartition(":")
     longest, offset = 0.0, 0
@@ -154,7 +154,7 @@ def main() -> None:
     parser.add_argument("--tag", action="store_true")
     options = parser.parse_args()
     subscription = TAG if options.tag else "*"
-    with peers.start("downrange") as peer:
+    with server_pair.start("downrange") as peer:
         peer.make_topic(TOPIC)
         sent, cpu = fill(peer, options.messages, is_single=options.single)
         print(f"{sent} messages sent, {1e6 * cpu / sent:.2f} µs of the broker's CPU each\n")

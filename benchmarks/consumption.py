@@ -1,9 +1,11 @@
 """Reads a topic as a consumer group does, with one request in flight per queue.
 
-Two ways, up to 32 messages per request:
+Three ways, up to 32 messages per request:
 
-    pull    a pull, then a request that commits the offset
-    pop     a pop, then a request that acknowledges all its messages
+    pull     a pull, then a request that commits the offset
+    pop      a pop, then a request that acknowledges all its messages
+    pop-any  the same, but each pop asks for messages of any queue, and the group has a retry topic,
+             as the groups of Java's clients in pop mode; there are as many pops in flight
 
 Each pass needs a group of its own, because a group does not get what it has acknowledged.
 """
@@ -20,16 +22,18 @@ from downrange.wire.frames import FrameSplitter
 from downrange.wire.headers import CommitOffsetRequest, PullReply, PullRequest
 from downrange.wire.pop_bodies import BatchAck, BatchAckBody, bit_set
 from downrange.wire.pop_headers import PopRequest
+from downrange.wire.system_names import pop_retry_topic
 
 if TYPE_CHECKING:
     import socket
 
-Way: TypeAlias = Literal["pull", "pop"]
+Way: TypeAlias = Literal["pull", "pop", "pop-any"]
 
 MESSAGES_MAX: Final = 32
 _HAS_SUBSCRIPTION: Final = 4
 _RECEIVE_BYTES: Final = 1 << 20
 _POLL_MS: Final = 1_000
+_ANY: Final = -1
 
 
 class ReadRefused(Exception):
@@ -71,6 +75,8 @@ class Group:
                 b'{"groupName":"%b"}' % self._name.encode(),
             )
         )
+        if way == "pop-any":
+            self._create_retry_topic()
 
     def read_all(self, end: float) -> int:
         """Read the whole topic, or until a time of `time.perf_counter`; return the messages.
@@ -93,11 +99,29 @@ class Group:
                     self._check(reply)
                     self._confirm(queue, reply)
                     continue
-                if self._read[queue] < self._sizes[queue] and time.perf_counter() < end:
+                if self._has_more(queue) and time.perf_counter() < end:
                     self._ask(queue)
                 else:
                     left -= 1
         return sum(self._read)
+
+    def _has_more(self, queue: int) -> bool:
+        if self._way == "pop-any":
+            return sum(self._read) < sum(self._sizes)
+        return self._read[queue] < self._sizes[queue]
+
+    def _create_retry_topic(self) -> None:
+        fields = {
+            "topic": pop_retry_topic(self._name, self._topic),
+            "defaultTopic": "TBW102",
+            "readQueueNums": "1",
+            "writeQueueNums": "1",
+            "perm": "6",
+            "topicFilterType": "SINGLE_TAG",
+            "topicSysFlag": "0",
+            "order": "false",
+        }
+        self._call(Command(int(RequestCode.UPDATE_AND_CREATE_TOPIC), fields))
 
     def _ask(self, queue: int) -> None:
         if self._way == "pull":
@@ -116,7 +140,7 @@ class Group:
             pop = PopRequest(
                 consumer_group=self._name,
                 topic=self._topic,
-                queue_id=queue,
+                queue_id=_ANY if self._way == "pop-any" else queue,
                 max_msg_nums=MESSAGES_MAX,
                 invisible_time=self._invisible_ms,
                 poll_time=_POLL_MS,
@@ -138,22 +162,27 @@ class Group:
             )
             self._send(queue, request_command(commit))
             return
-        fields = reply.fields
-        kind, _, start = fields["startOffsetInfo"].split(" ")
-        offsets = [int(text) for text in fields["msgOffsetInfo"].split(" ")[2].split(",")]
-        self._read[queue] += len(offsets)
-        ack = BatchAck(
-            bits=bit_set(int(start), offsets),
-            group=self._name,
-            invisible_ms=self._invisible_ms,
-            pop_ms=int(fields["popTime"]),
-            queue_id=queue,
-            kind=kind,
-            revive_queue=int(fields["reviveQid"]),
-            start=int(start),
-            topic=self._topic,
+        fields, acks = reply.fields, list[BatchAck]()
+        popped = zip(
+            fields["startOffsetInfo"].split(";"), fields["msgOffsetInfo"].split(";"), strict=True
         )
-        body = BatchAckBody(acks=[ack], broker_name="broker-a").encode()
+        for where, which in popped:  # one queue each
+            kind, queue_id, start = where.split(" ")
+            offsets = [int(text) for text in which.split(" ")[2].split(",")]
+            self._read[queue] += len(offsets)
+            ack = BatchAck(
+                bits=bit_set(int(start), offsets),
+                group=self._name,
+                invisible_ms=self._invisible_ms,
+                pop_ms=int(fields["popTime"]),
+                queue_id=int(queue_id),
+                kind=kind,
+                revive_queue=int(fields["reviveQid"]),
+                start=int(start),
+                topic=self._topic,
+            )
+            acks.append(ack)
+        body = BatchAckBody(acks=acks, broker_name="broker-a").encode()
         self._send(queue, Command(int(RequestCode.BATCH_ACK_MESSAGE), {}, body))
 
     def _send(self, queue: int, command: Command) -> None:

@@ -8,6 +8,8 @@ from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
+from downrange.native import path_in_use
+
 
 def facts(java: str) -> dict[str, str]:
     """Return the machine and the versions; `java` is the version of Java."""
@@ -19,6 +21,7 @@ def facts(java: str) -> dict[str, str]:
         "kernel": platform.release().partition("-")[0],
         "python": platform.python_version(),
         "uvloop": version_of("uvloop"),
+        "hot path": path_in_use(),
         "java": java,
     }
 

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Final, cast
 import msgspec
 from rich.console import Console
 
-from benchmarks import kafka, machine, peers, spark_report
+from benchmarks import kafka, machine, server_pair, spark_report
 from benchmarks.spark_rounds import JOBS, QUEUES, Plan, Rounds, start_session
 from benchmarks.spark_sides import KafkaSide, RocketMQSide
 from downrange.spark import register
@@ -103,7 +103,7 @@ def start_sides(
                 broker = stack.enter_context(kafka.start_kafka(partitions=QUEUES))
                 sides.append(KafkaSide(spark, broker))
             else:
-                peer = stack.enter_context(peers.start(cast("peers.Name", name)))
+                peer = stack.enter_context(server_pair.start(cast("server_pair.Name", name)))
                 sides.append(RocketMQSide(spark, peer, name, arguments.options))
         except (ApacheUnavailable, kafka.KafkaUnavailable) as error:
             left_out.append(f"{name} ({error})")
@@ -148,7 +148,7 @@ def _facts() -> dict[str, str]:
     done = subprocess.run(java, capture_output=True, text=True, check=True)
     facts = machine.facts(done.stderr.split('"')[1])
     packages = {name: version(name) for name in ("pyspark", "pyarrow", "numpy")}
-    servers = {"Kafka": kafka.KAFKA_VERSION, "Apache RocketMQ": peers.APACHE_VERSION}
+    servers = {"Kafka": kafka.KAFKA_VERSION, "Apache RocketMQ": server_pair.APACHE_VERSION}
     # Other load on the machine changes the rates, and much less the CPU per row.
     load = {"load average": f"{os.getloadavg()[2]:.0f}"}
     return {**facts, **packages, **servers, **load}

@@ -181,7 +181,7 @@ GOALS: Final = (
         title="write, relative to Kafka",
         ours=("write", "downrange"),
         other=("write", "kafka"),
-        target=1.0,
+        target=1.3,
     ),
     Goal(
         title="write to Apache RocketMQ, relative to Kafka",

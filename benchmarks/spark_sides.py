@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from benchmarks.kafka import KafkaBroker
-    from benchmarks.peers import Peer
+    from benchmarks.server_pair import Peer
 
 READ_TOPIC = "bench-read"
 WRITE_TOPIC = "bench-write"

@@ -22,8 +22,8 @@ import msgspec
 
 from benchmarks.growth.loader import TOPIC, Loaded, Work
 from benchmarks.load import cpu_seconds
-from benchmarks.peers import environment as compiled_environment
-from benchmarks.peers import send_first, send_signal
+from benchmarks.server_pair import environment as compiled_environment
+from benchmarks.server_pair import send_first, send_signal
 from downrange.wire.codes import RequestCode, ResponseCode
 from downrange.wire.command import Command, decode, encode
 from downrange.wire.frames import FrameSplitter

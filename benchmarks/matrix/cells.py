@@ -86,6 +86,8 @@ GROUP_READS: Final[tuple[WorkName, ...]] = ("pull-commit", "pop-ack")
 #: Works of push consumers: those that measure latencies have only bodies of the usual size.
 PUSHES: Final[tuple[WorkName, ...]] = ("push", "push-one", "push-paced")
 _PUSH_BODIES: Final = (100, USUAL_BODY)
+#: Works with large bodies, which fill the disk.
+_LARGE_WORKS: Final[tuple[WorkName, ...]] = ("sync-1", "async-256", "batch", "pull")
 CLIENT_TITLES: Final[dict[ClientName, str]] = {
     "java": "Java",
     "threads": "threads",
@@ -167,5 +169,5 @@ def all_cells() -> list[Cell]:
 def _has_size(work: WorkName, body_bytes: int) -> bool:
     """Return whether a work is measured with bodies of this size."""
     if work not in PUSHES:
-        return True
+        return body_bytes <= USUAL_BODY or work in _LARGE_WORKS
     return body_bytes in _PUSH_BODIES if work == "push" else body_bytes == USUAL_BODY

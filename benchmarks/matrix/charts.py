@@ -35,7 +35,7 @@ def draw(results: Path = STORED, folder: Path = style.IMAGES) -> None:
         results: The stored run.
         folder: Folder of the files.
     """
-    shown = verdicts(load(results))
+    shown = [each for each in verdicts(load(results)) if each.is_ratio]
     height = _MARGIN_INCHES + _LINE_INCHES * (-bar_positions(shown)[-1] if shown else 0)
     style.write(NAME, bars(shown), folder=folder, width=7.6, height=height)
 
@@ -66,13 +66,13 @@ def bars(shown: Sequence[Verdict]) -> style.Draw:
         start, before = _start(shown), None
         for each, place in zip(shown, bar_positions(shown), strict=True):
             colour = look.series[0] if each.is_met else look.series[1]
-            axes.barh(place, each.ratio - start, _BAR, left=start, color=colour)
+            axes.barh(place, each.figure - start, _BAR, left=start, color=colour)
             axes.vlines(
-                each.at_least, place - _BAR * 0.7, place + _BAR * 0.7, color=look.limit, lw=2.2
+                each.target, place - _BAR * 0.7, place + _BAR * 0.7, color=look.limit, lw=2.2
             )
             axes.annotate(
-                ratio_text(each.ratio),
-                (_label_place(each.ratio, each.at_least), place),
+                ratio_text(each.figure),
+                (_label_place(each.figure, each.target), place),
                 xytext=(5, 0),
                 textcoords="offset points",
                 va="center",
@@ -99,14 +99,14 @@ def _label_place(ratio: float, at_least: float) -> float:
 
 def _start(shown: Sequence[Verdict]) -> float:
     """Return the start of the axis, so that the shortest bar is visible."""
-    least = min([0.5, *(each.ratio for each in shown)])
+    least = min([0.5, *(each.figure for each in shown)])
     return max([tick for tick in _TICKS if tick < least], default=_TICKS[0])
 
 
 def _scale(axes: Axes, shown: Sequence[Verdict]) -> None:
     axes.set_title("How many times better; the mark is the target")
     axes.set_xscale("log")
-    most = max([2.0, *(max(each.ratio, each.at_least) for each in shown)])
+    most = max([2.0, *(max(each.figure, each.target) for each in shown)])
     axes.set_xlim(_start(shown), most * 1.6)
     axes.xaxis.set_major_locator(FixedLocator([tick for tick in _TICKS if tick <= most * 1.6]))
     axes.xaxis.set_minor_locator(NullLocator())

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import Final
 
-from benchmarks.peers import environment
+from benchmarks.server_pair import environment
 
 _ROOT: Final = Path(__file__).parents[2]
 _GRACE: Final = 60.0

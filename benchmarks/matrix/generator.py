@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from benchmarks import load, peers
+from benchmarks import load, server_pair
 from benchmarks.matrix.children import run_module
 from benchmarks.matrix.tasks import Measured
 
 if TYPE_CHECKING:
     from benchmarks.matrix.cells import Cell, WorkName
-    from benchmarks.peers import Peer
+    from benchmarks.server_pair import Peer
 
 _MODES: Final[dict[WorkName, load.Mode]] = {
     "sync-1": "single",
@@ -38,7 +38,7 @@ class Generator:
             mode=_MODES[cell.work],
             address=peer.broker,
             topic=cell.topic,
-            queue_count=peers.QUEUES,
+            queue_count=server_pair.QUEUES,
             seconds=seconds,
             lead_in=lead_in,
             pids=tuple(peer.pids),

@@ -22,14 +22,14 @@ from benchmarks.matrix.cells import (
     WINDOW,
 )
 from benchmarks.matrix.tasks import Measured
-from benchmarks.peers import APACHE_VERSION, QUEUES
+from benchmarks.server_pair import APACHE_VERSION, QUEUES
 from tests.apache.java_client import JavaClient
 
 if TYPE_CHECKING:
     from collections.abc import Generator
 
     from benchmarks.matrix.cells import Cell, ServerName, WorkName
-    from benchmarks.peers import Peer
+    from benchmarks.server_pair import Peer
 
 _GRACE: Final = 60.0
 #: The same as for our clients: no compression, no retries, a timeout for a busy machine.

@@ -17,7 +17,7 @@ from benchmarks.matrix.tasks import Measured, Task
 
 if TYPE_CHECKING:
     from benchmarks.matrix.cells import Cell
-    from benchmarks.peers import Peer
+    from benchmarks.server_pair import Peer
 
 
 class OurClients:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from benchmarks.matrix.cells import CLIENT_TITLES, SERVERS, USUAL_BODY, all_cells, size_title
-from benchmarks.matrix.targets import TARGETS
+from benchmarks.matrix.targets import needed_cells
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -68,7 +68,7 @@ class Plan:
 
 
 def _target_cells() -> tuple[Cell, ...]:
-    needed = {cell for target in TARGETS for cell in target.cells}
+    needed = needed_cells()
     return tuple(cell for cell in all_cells() if cell in needed)
 
 
@@ -78,7 +78,7 @@ FULL: Final = Plan(
     seconds=1.5,
     lead_in=0.3,
     warm_up=30.0,
-    settling=20.0,
+    settling=10.0,
     idle_seconds=5.0,
     more_starts=3,
 )

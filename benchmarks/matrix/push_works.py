@@ -3,13 +3,16 @@
 "push" starts a consumer of a new group, which reads a filled topic from its first to its last
 message, repeatedly. The time from the first to the last call of the handler is measured, without
 start and close. "push-one" and "push-paced" send with a producer in the same process, and measure
-from the call of `send` until the handler begins.
+from the call of `send` until the handler begins. "push-paced" sends at uneven intervals, 0.5 to 1.5
+times the mean: even ones could fall into step with the timer of Apache's broker, which makes new
+messages visible once per millisecond.
 """
 
 from __future__ import annotations
 
 import asyncio
 import itertools
+import random
 import threading
 import time
 from contextlib import asynccontextmanager, contextmanager
@@ -18,12 +21,12 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 from benchmarks.load import cpu_seconds, own_bytes, percentiles_us
 from benchmarks.matrix.cells import PACED_RATE
 from benchmarks.matrix.tasks import Measured
-from benchmarks.peers import QUEUES
+from benchmarks.server_pair import QUEUES
 from downrange import AsyncProducer, AsyncPushConsumer, Message, Producer, PushConsumer
 from downrange.options.consumers import ConsumerOptions
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Callable, Generator
+    from collections.abc import AsyncGenerator, Callable, Generator, Iterator
 
     from benchmarks.matrix.tasks import Task
     from downrange import ReceivedMessage
@@ -144,6 +147,15 @@ def _stamped(task: Task) -> Message:
     return Message(task.topic, now.rjust(task.body_bytes))
 
 
+def _paced(started: float) -> Iterator[float]:
+    """Return when each next message is due."""
+    generator = random.Random(1)
+    due = started
+    while True:
+        due += generator.uniform(0.5, 1.5) / PACED_RATE
+        yield due
+
+
 # ---- asyncio -----------------------------------------------------------------------------------
 
 
@@ -208,18 +220,40 @@ async def _arrivals_async(task: Task) -> Measured:
             await producer.send(_stamped(task))
         await arrived(QUEUES)
         before = Usage(task)
-        sent, now = 0, before.started
-        while now < before.started + task.seconds:
-            await producer.send(_stamped(task))
-            sent += 1
-            if task.work == "push-one":
+        end = before.started + task.seconds
+        sent = 0
+        if task.work == "push-one":
+            while time.perf_counter() < end:
+                await producer.send(_stamped(task))
+                sent += 1
                 await arrived(QUEUES + sent)
-            else:
-                due = before.started + sent / PACED_RATE
-                await asyncio.sleep(max(0.0, due - time.perf_counter()))
-            now = time.perf_counter()
+        else:
+            async for _ in _ticks(before.started, end):
+                await producer.send(_stamped(task))
+                sent += 1
         await arrived(QUEUES + sent)
         return arrivals.measured(task, before)
+
+
+async def _ticks(started: float, end: float) -> AsyncGenerator[None]:
+    """Yield when each message is due, until a time.
+
+    A thread sleeps: timers of uvloop round to milliseconds, so that messages would go together, or
+    in step with the broker's own timer.
+    """
+    loop, due = asyncio.get_running_loop(), asyncio.Queue[bool]()
+
+    def tick() -> None:
+        for time_due in _paced(started):
+            time.sleep(max(0.0, time_due - time.perf_counter()))
+            loop.call_soon_threadsafe(due.put_nowait, time_due < end)
+            if time_due >= end:
+                return
+
+    ticking = loop.run_in_executor(None, tick)
+    while await due.get():
+        yield
+    await ticking
 
 
 # ---- threads -----------------------------------------------------------------------------------
@@ -277,15 +311,14 @@ def _arrivals_threads(task: Task) -> Measured:
             producer.send(_stamped(task))
         arrived(QUEUES)
         before = Usage(task)
-        sent, now = 0, before.started
+        sent, now, times = 0, before.started, _paced(before.started)
         while now < before.started + task.seconds:
             producer.send(_stamped(task))
             sent += 1
             if task.work == "push-one":
                 arrived(QUEUES + sent)
             else:
-                due = before.started + sent / PACED_RATE
-                time.sleep(max(0.0, due - time.perf_counter()))
+                time.sleep(max(0.0, next(times) - time.perf_counter()))
             now = time.perf_counter()
         arrived(QUEUES + sent)
         return arrivals.measured(task, before)

@@ -12,9 +12,9 @@ import contextlib
 import time
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
-from benchmarks import peers
+from benchmarks import server_pair
 from benchmarks.load import own_bytes
-from benchmarks.matrix.cells import READS, SERVERS, USUAL_BODY
+from benchmarks.matrix.cells import PUSHES, READS, SERVERS, USUAL_BODY
 from benchmarks.matrix.children import ClientFailed
 from benchmarks.matrix.generator import Generator
 from benchmarks.matrix.java import JavaClients
@@ -30,10 +30,12 @@ if TYPE_CHECKING:
     from benchmarks.matrix.cells import Cell, ClientName, FlushName, ServerName
     from benchmarks.matrix.plan import Plan
     from benchmarks.matrix.tasks import Measured
-    from benchmarks.peers import Pair, Peer
+    from benchmarks.server_pair import Pair, Peer
 
-#: Time of a step besides its load, such as starting a process; for the progress bar.
-_OVERHEAD: Final = 0.8
+#: Time of a step besides its load, such as starting a process; for the progress bar. A push
+#: consumer makes whole passes, and starts and closes for each.
+_OVERHEAD: Final = 0.3
+_PUSH_OVERHEAD: Final = 2.0
 _START_SECONDS: Final = 8.0
 #: Share of a warm-up that is enough for a JVM that has done other work before.
 _LATER_WARM_UP: Final = 1 / 3
@@ -218,7 +220,7 @@ class Matrix:
                 memory = own_bytes(peer.pids)
             if found is not None:
                 self.series[cell].samples.append(_sample(found, number, memory))
-            self._progress.advance(seconds + self._plan.lead_in + _OVERHEAD)
+            self._progress.advance(self._step_seconds(cell))
 
     def _load(self, peer: Peer, cell: Cell, seconds: float, lead_in: float) -> Measured | None:
         """Run a client and count the stored messages; return None if that fails."""
@@ -254,7 +256,7 @@ class Matrix:
     @contextlib.contextmanager
     def _started(self, flush: FlushName) -> Yields[Pair]:
         self._progress.show(f"starting both servers, {flush} flush")
-        with peers.start_both(flush) as pair:
+        with server_pair.start_both(flush) as pair:
             self._starts.append((pair.ours.started_in, pair.apache.started_in))
             self._progress.advance(_START_SECONDS)
             yield pair
@@ -301,9 +303,12 @@ class Matrix:
         plan, total = self._plan, 0.0
         for phase in phases(plan.cells):
             total += plan.warm_up * sum(phase.warm_up_parts().values())
-            each = (plan.seconds_of(cell) + plan.lead_in + _OVERHEAD for cell in phase.cells)
-            total += plan.rounds * sum(each)
+            total += plan.rounds * sum(map(self._step_seconds, phase.cells))
         return total
+
+    def _step_seconds(self, cell: Cell) -> float:
+        overhead = _PUSH_OVERHEAD if cell.work in PUSHES else _OVERHEAD
+        return self._plan.seconds_of(cell) + self._plan.lead_in + overhead
 
     def _probes_estimate(self) -> float:
         plan = self._plan

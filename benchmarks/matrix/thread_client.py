@@ -36,6 +36,7 @@ Drive: TypeAlias = "Callable[[float, list[float]], int]"
 GROUP: Final = "bench-threads"
 #: One message in this many is timed, where timing is not free.
 _NOTED_EACH: Final = 16
+_NOTES_TIMEOUT: Final = 10.0
 _POLL: Final = 500
 #: How long a busy-polling thread polls for a reply, in seconds.
 _AWAKE: Final = 0.0005
@@ -86,18 +87,20 @@ def _submit(task: Task) -> Generator[Drive]:
     with _producer(task) as producer:
 
         def drive(until: float, spans: list[float]) -> int:
-            sent = 0
+            sent = noted = 0
             waiting: deque[Future[SendReceipt]] = deque()
             while (now := time.perf_counter()) < until:
                 future = producer.submit(message())
                 if not sent % _NOTED_EACH:
                     future.add_done_callback(_note(spans, now))
+                    noted += 1
                 waiting.append(future)
                 sent += 1
                 if len(waiting) >= WINDOW:
                     waiting.popleft().result()
             for future in waiting:
                 future.result()
+            _await_notes(spans, noted)
             return sent
 
         yield drive
@@ -109,15 +112,18 @@ def _batches(task: Task) -> Generator[Drive]:
     with _producer(task) as producer:
 
         def drive(until: float, spans: list[float]) -> int:
-            count = 0
+            count = noted = 0
             waiting: deque[Future[BatchReceipt]] = deque()
             while (now := time.perf_counter()) < until:
                 future = producer.submit_batch([message() for _ in range(BATCH)])
                 future.add_done_callback(_note(spans, now))
+                noted += 1
                 waiting.append(future)
                 if len(waiting) >= BATCHES_IN_FLIGHT:
                     count += len(waiting.popleft().result())
-            return count + sum(len(future.result()) for future in waiting)
+            count += sum(len(future.result()) for future in waiting)
+            _await_notes(spans, noted)
+            return count
 
         yield drive
 
@@ -219,6 +225,13 @@ def _in_threads(drive: Drive) -> Drive:
         return sum(counts)
 
     return drive_all
+
+
+def _await_notes(spans: list[float], count: int) -> None:
+    """Wait for the callbacks of futures: they run in the client's pool, after the result is set."""
+    deadline = time.perf_counter() + _NOTES_TIMEOUT
+    while len(spans) < count and time.perf_counter() < deadline:
+        time.sleep(0.0005)
 
 
 def _note(spans: list[float], started: float) -> Callable[[object], None]:

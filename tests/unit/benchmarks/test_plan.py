@@ -5,7 +5,7 @@ import pytest
 from benchmarks.matrix.cells import BODIES, CLIENTS, PUSHES, Cell, all_cells, size_title
 from benchmarks.matrix.plan import FULL, QUICK, left_out
 from benchmarks.matrix.rounds import phases, round_order, warm_up_cells
-from benchmarks.matrix.targets import TARGETS
+from benchmarks.matrix.targets import PROBE_TARGETS, needed_cells
 from tests.unit.benchmarks.runs import JAVA
 
 
@@ -13,7 +13,7 @@ def test_matrix_has_every_combination() -> None:
     cells = all_cells()
     usual = [cell for cell in cells if cell.flush == "async" and cell.client in CLIENTS]
     pushed = [cell for cell in usual if cell.work in PUSHES]
-    assert len(usual) - len(pushed) == 3 * 2 * 8 * 3
+    assert len(usual) - len(pushed) == 3 * 2 * (8 + 8 + 4)  # four works with large bodies
     assert {(cell.work, cell.body_bytes) for cell in pushed} == {
         *(("push", 100), ("push", 1024), ("push-one", 1024), ("push-paced", 1024)),
     }
@@ -29,8 +29,8 @@ def test_matrix_has_every_combination() -> None:
 
 
 def test_quick_plan_measures_what_every_target_needs() -> None:
-    needed = {cell for target in TARGETS for cell in target.cells}
-    assert needed == set(QUICK.cells) < set(FULL.cells)
+    assert needed_cells() == set(QUICK.cells) < set(FULL.cells)
+    assert {target.probe for target in PROBE_TARGETS} < set(QUICK.probes) == set(FULL.probes)
 
 
 def test_plan_is_narrowed_by_parts_of_names_and_by_patterns() -> None:
@@ -61,7 +61,7 @@ def test_quick_plan_lists_what_it_leaves_out() -> None:
     assert "push" not in small
     assert "one-way" in java
     assert "sync-64 to downrange" in java
-    assert "async-256" not in java
+    assert "batch" not in java
 
 
 def test_transactions_come_last_of_what_one_pair_of_servers_does() -> None:

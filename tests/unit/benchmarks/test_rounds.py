@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from benchmarks import peers
+from benchmarks import server_pair
 from benchmarks.matrix import rounds
 from benchmarks.matrix.cells import READS
 from benchmarks.matrix.children import ClientFailed
-from benchmarks.matrix.plan import FULL
+from benchmarks.matrix.plan import FULL, QUICK
 from benchmarks.matrix.rounds import Matrix
 from benchmarks.matrix.tasks import Measured
-from benchmarks.peers import Pair, Peer
+from benchmarks.server_pair import Pair, Peer
 
 if TYPE_CHECKING:
     from collections.abc import Generator
@@ -81,7 +81,7 @@ HELD: dict[tuple[str, str], int] = {}
 @pytest.fixture(autouse=True)
 def _fake_servers(monkeypatch: pytest.MonkeyPatch) -> None:
     @contextlib.contextmanager
-    def start_both(_flush: peers.Flush) -> Generator[Pair]:
+    def start_both(_flush: server_pair.Flush) -> Generator[Pair]:
         HELD.clear()
         yield Pair(
             FakePeer(name="downrange", name_server="", broker="", pids=[], started_in=0.5),
@@ -91,10 +91,10 @@ def _fake_servers(monkeypatch: pytest.MonkeyPatch) -> None:
     def fill(peer: Peer, topic: str, count: int, _body_bytes: int) -> None:
         HELD[peer.name, topic] = peer.acknowledged[topic] = count
 
-    monkeypatch.setattr(peers, "start_both", start_both)
+    monkeypatch.setattr(server_pair, "start_both", start_both)
     monkeypatch.setattr(os, "sync", lambda: None)
-    monkeypatch.setattr(peers, "_COUNT_TIMEOUT", 0.0)
-    monkeypatch.setattr(peers, "_SETTLING", 0.0)
+    monkeypatch.setattr(server_pair, "_COUNT_TIMEOUT", 0.0)
+    monkeypatch.setattr(server_pair, "_SETTLING", 0.0)
     monkeypatch.setattr(rounds, "fill", fill)
 
 
@@ -123,6 +123,12 @@ def test_run_takes_the_estimated_time() -> None:
     run = matrix(FakeClient(), "asyncio", "start", "idle-cpu", progress=progress)
     run.run()
     assert progress.total == pytest.approx(run.estimated_seconds)
+
+
+@pytest.mark.parametrize(("of", "minutes"), [(FULL, 22), (QUICK, 5)])
+def test_plans_take_no_longer_than_the_docs_say(of: Plan, minutes: float) -> None:
+    seconds = Matrix(of, SilentProgress()).estimated_seconds
+    assert 0.7 * minutes < seconds / 60 <= minutes
 
 
 def test_server_in_java_is_warmed_up_first() -> None:

@@ -7,26 +7,35 @@ import pytest
 from rich.console import Console
 
 from benchmarks.matrix import charts, page, tables
+from benchmarks.matrix.cells import Cell
 from benchmarks.matrix.results import STORED, Probe, Series, load, store
-from benchmarks.matrix.targets import PROBE_TARGETS, TARGETS, Verdict, verdicts
-from tests.unit.benchmarks.runs import JAVA, OURS, a_run, series
+from benchmarks.matrix.targets import (
+    LIMITS,
+    PROBE_TARGETS,
+    TARGETS,
+    Verdict,
+    needed_cells,
+    verdicts,
+)
+from tests.unit.benchmarks.runs import JAVA, OURS, a_run, sample, series
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from benchmarks.matrix.results import Run
 
+BROKEN = Cell(client="threads", server="apache", work="sync-64")
 START = Probe(name="start", title="start to first send", unit="s", downrange=[0.4], apache=[8])
 
 
 def small_run() -> Run:
-    broken = Series(cell=TARGETS[1].ours, failures=["lost 3 messages"])
+    broken = Series(cell=BROKEN, failures=["lost 3 messages"])
     return a_run(
         series(JAVA, [1000, 1100, 900]), series(OURS, [2500, 2200, 1800]), broken, probes=[START]
     )
 
 
-@pytest.mark.parametrize(("rate", "is_met"), [(2000, True), (1999, False)])
+@pytest.mark.parametrize(("rate", "is_met"), [(1200, True), (1199, False)])
 def test_target_is_met_from_the_ratio_on(rate: float, is_met: bool) -> None:
     (sync,) = verdicts(a_run(series(JAVA, [1000]), series(OURS, [rate])))
     assert sync.comparison == "threads → Apache vs. Java → Apache"
@@ -40,16 +49,27 @@ def test_target_that_was_not_measured_is_neither_met_nor_missed() -> None:
 
 
 def test_every_target_is_judged_when_everything_was_measured() -> None:
-    cells = {cell: series(cell, [1000]) for target in TARGETS for cell in target.cells}
+    cells = {cell: series(cell, [1000]) for cell in needed_cells()}
     memory = Probe(name="idle-memory", title="", unit="MB", downrange=[1], apache=[10])
     found = verdicts(a_run(*cells.values(), probes=[START, memory]))
     latencies = [target for target in TARGETS if target.figure in ("p50_us", "p99_us")]
-    assert len(found) == len(TARGETS) - len(latencies) + len(PROBE_TARGETS)
+    assert len(found) == len(TARGETS) - len(latencies) + len(LIMITS) + len(PROBE_TARGETS)
 
 
 def test_probe_has_a_target() -> None:
     (start,) = verdicts(a_run(probes=[START]))
-    assert (start.title, start.ratio, start.is_met) == ("start to first send", 20, True)
+    assert (start.title, start.figure, start.is_met) == ("start to first send", 20, True)
+
+
+@pytest.mark.parametrize(("us", "is_met"), [(20.0, True), (20.1, False)])
+def test_limit_is_met_up_to_the_figure(us: float, is_met: bool) -> None:
+    (limit,) = LIMITS
+    measured = Series(cell=limit.ours, samples=[sample(1, 1000, us=us)])  # 2 µs of server for one
+    run = a_run(measured)
+    (found,) = verdicts(run)
+    assert (found.figure, found.target, found.is_met) == (2 * us, 40, is_met)
+    assert found.title == "transactions, server's CPU per message"
+    assert tables.target_rows(run).texts[0][2:4] == [f"{2 * us:.1f} µs", "≤ 40 µs"]
 
 
 def test_every_target_has_its_own_title() -> None:
@@ -74,7 +94,7 @@ def test_terminal_shows_targets_first() -> None:
         console.print(tables.terminal_table(rows))
     assert isinstance(console.file, io.StringIO)
     text = console.file.getvalue()
-    assert text.index("≥ 2x") < text.index("Bodies of 1 KB") < text.index("before any load")
+    assert text.index("≥ 1.2x") < text.index("Bodies of 1 KB") < text.index("before any load")
 
 
 @pytest.mark.parametrize(
@@ -99,10 +119,11 @@ def test_figures_on_the_page_are_replaced_and_the_rest_is_kept(tmp_path: Path) -
     assert text.endswith(f"{page.END}after\n")
     assert "old" not in text
     assert (
-        text.count("| threads → Apache vs. Java → Apache | one sender | 2.00x | ≥ 2x | met |") == 1
+        text.count("| threads → Apache vs. Java → Apache | one sender | 2.00x | ≥ 1.2x | met |")
+        == 1
     )
     assert text.index("### Ratios") < text.index("### Figures of all cells")
-    assert f"Failed: {TARGETS[1].ours.name}: lost 3 messages\n" in text
+    assert f"Failed: {BROKEN.name}: lost 3 messages\n" in text
 
 
 def test_page_without_the_comments_is_refused(tmp_path: Path) -> None:
@@ -119,7 +140,7 @@ def test_page_shows_the_stored_run() -> None:
 
 def test_bars_lie_closer_together_within_one_comparison() -> None:
     shown = [
-        Verdict(comparison=comparison, title="", ratio=1.0, at_least=1.0)
+        Verdict(comparison=comparison, title="", figure=1.0, target=1.0)
         for comparison in ("ours", "ours", "theirs")
     ]
     first, second, third = charts.bar_positions(shown)
@@ -128,10 +149,12 @@ def test_bars_lie_closer_together_within_one_comparison() -> None:
 
 
 def test_chart_is_drawn_for_light_and_dark_pages(tmp_path: Path) -> None:
-    store(small_run(), tmp_path / "run.json")
+    limited = series(LIMITS[0].ours, [1000])
+    store(a_run(*small_run().series, limited), tmp_path / "run.json")
     charts.draw(tmp_path / "run.json", tmp_path)
     light = (tmp_path / f"{charts.NAME}.svg").read_text(encoding="utf-8")
     assert "2.00x" in light
     assert "one sender" in light
+    assert "transactions" not in light  # bars are ratios
     assert (tmp_path / f"{charts.NAME}-dark.svg").exists()
     assert charts.NAME in charts.picture(small_run())

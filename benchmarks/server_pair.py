@@ -26,7 +26,7 @@ from tests.apache.cluster import ApacheCluster
 from tests.apache.processes import ChildProcess
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterator, Sequence
+    from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 
 Flush: TypeAlias = Literal["async", "sync"]
 Name: TypeAlias = Literal["downrange", "apache"]
@@ -194,17 +194,23 @@ def start_both(flush: Flush) -> Generator[Pair]:
 
 
 @contextlib.contextmanager
-def start(name: Name, flush: Flush = "async", flags: Sequence[str] = ()) -> Generator[Peer]:
+def start(
+    name: Name,
+    flush: Flush = "async",
+    flags: Sequence[str] = (),
+    variables: Mapping[str, str] | None = None,
+) -> Generator[Peer]:
     """Start a server and wait until it has stored a message; it ends with the block.
 
     Args:
         name: Which one.
         flush: When it flushes to disk.
         flags: More flags of `downrange serve`.
+        variables: More environment variables of `downrange serve`.
     """
-    environment()  # not part of the start time
+    every = {**environment(), **(variables or {})}  # not part of the start time
     started = time.monotonic()
-    with _start_apache(flush) if name == "apache" else _start_ours(flush, flags) as peer:
+    with _start_apache(flush) if name == "apache" else _start_ours(flush, flags, every) as peer:
         send_first(peer.broker)
         peer.started_in = time.monotonic() - started
         try:
@@ -226,7 +232,9 @@ def _start_apache(flush: Flush) -> Generator[Peer]:
 
 
 @contextlib.contextmanager
-def _start_ours(flush: Flush, flags: Sequence[str]) -> Generator[Peer]:
+def _start_ours(
+    flush: Flush, flags: Sequence[str], variables: Mapping[str, str]
+) -> Generator[Peer]:
     with tempfile.TemporaryDirectory(prefix="downrange-bench-") as name:
         folder = Path(name)
         ports = ["--nameserver-port", "0", "--broker-port", "0", "--flush", flush, *flags]
@@ -236,7 +244,7 @@ def _start_ours(flush: Flush, flags: Sequence[str]) -> Generator[Peer]:
             [*command, "--store", str(folder / "store")],
             output=folder / "log",
             directory=folder,
-            environment=environment(),
+            environment=dict(variables),
             piped=True,
         )
         try:

@@ -1,0 +1,1 @@
+"""Downrange beside the other Python clients of RocketMQ, on the same Apache server."""
