@@ -13,28 +13,34 @@ and `producer` or `make`, which make clients of each front end in turn. It is pl
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import secrets
-from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar
+import threading
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar, cast
 
 import pytest
 
 import downrange
-from downrange import Producer
+from downrange import Client, Producer, TransactionProducer
 from downrange.embedded import Cluster
+from downrange.options import ClientOptions, ProducerOptions
 from tests.apache.artifacts import VERSIONS
 from tests.apache.cluster import ApacheCluster
 from tests.apache.fixtures import ACCOUNTS, cluster_or_skip
-from tests.contract.blocking import Blocking, LoopThread, unwrapped
+from tests.contract.blocking import LONG_TIMEOUT, Blocking, LoopThread, unwrapped
 from tests.contract.servers import Server
 from tests.support.options import SHORT_TIMES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator
 
-    from downrange import Client
+    from downrange.server.outputs import Peer
+    from downrange.wire.command import Command
     from tests.apache.fixtures import ApacheVersions
 
 Kind = Literal["sync", "async"]
+#: Seconds for each send and call of a test that sets no limit; less than `LoopThread.run` waits.
+PATIENCE = 20.0
 ThingT = TypeVar("ThingT")
 
 _APACHE = [pytest.param(name, marks=pytest.mark.apache, id=f"apache-{name}") for name in VERSIONS]
@@ -55,9 +61,32 @@ class Embedded(Server):
         super().__init__(cluster.name_server, cluster.brokers, None, _unique_name)
         self.cluster = cluster
 
+    @contextlib.contextmanager
+    def held(self, code: int) -> Generator[Callable[[], None]]:
+        """Stop all servers at the next request of one code, until the block ends.
+
+        Unlike a delay, this does not depend on how fast the test is. Gives the function that lets
+        the servers go on before the end of the block.
+        """
+        is_over = threading.Event()
+
+        def wait(request: Command, peer: Peer) -> None:
+            is_over.wait(LONG_TIMEOUT)  # on the event loop of the servers
+
+        self.cluster.intercept(code, wait)
+        try:
+            yield is_over.set
+        finally:
+            is_over.set()
+            self.cluster.intercept(code, None)
+
 
 class Make:
-    """Makes clients of one front end, and closes them at the end of the test."""
+    """Makes clients of one front end, and closes them at the end of the test.
+
+    They wait longer than by default, unless the test sets another limit: on a busy machine a server
+    may stop for some seconds. Then a send would fail or be repeated, and a commit be lost.
+    """
 
     def __init__(self, kind: Kind, loop: LoopThread) -> None:
         """Take the front end, and the loop of its asyncio objects."""
@@ -67,6 +96,7 @@ class Make:
 
     def __call__(self, thing: Callable[..., ThingT], *args: Any, **settings: Any) -> ThingT:
         """Make an object of a sync class, or of its `Async…` counterpart; it is not started."""
+        settings = _patient(thing, args, settings)
         made: Any
         if self.kind == "sync":
             made = thing(*args, **settings)
@@ -83,6 +113,35 @@ class Make:
     def close(self) -> None:
         """Close all clients, the newest first."""
         self._ends.close()
+
+
+def patient(options: ProducerOptions | None) -> ProducerOptions:
+    """Return options with a long timeout in place of the default one."""
+    return cast("ProducerOptions", _with_long(options, ProducerOptions(), "timeout"))
+
+
+def _patient(
+    thing: Callable[..., Any], args: tuple[Any, ...], settings: dict[str, Any]
+) -> dict[str, Any]:
+    """Return the settings of a client with long limits in place of the default ones."""
+    long = dict(settings)
+    if thing in (Producer, TransactionProducer):
+        long["options"] = patient(settings.get("options"))
+    is_shared = any(isinstance(unwrapped(arg), Client | downrange.AsyncClient) for arg in args[:1])
+    if not is_shared:
+        name = "options" if thing is Client else "client_options"
+        limits = ("call_timeout", "connect_timeout")
+        long[name] = _with_long(settings.get(name), ClientOptions(), *limits)
+    return long
+
+
+def _with_long(options: Any, default: Any, *limits: str) -> Any:
+    """Return options in which each limit that has its default is long."""
+    options = default if options is None else options
+    if type(options) is not type(default):
+        return options  # a test of wrong options
+    unset = [name for name in limits if getattr(options, name) == getattr(default, name)]
+    return dataclasses.replace(options, **dict.fromkeys(unset, PATIENCE))
 
 
 class MakeProducer(Protocol):
@@ -120,7 +179,8 @@ def kind(request: pytest.FixtureRequest) -> Kind:
 @contextlib.contextmanager
 def embedded_server(**settings: Any) -> Generator[Embedded]:
     """Start our cluster; the settings are those of `Cluster`."""
-    settings.setdefault("broker", SHORT_TIMES)
+    # A half is not set aside while a slow machine starts the producer that is asked about it.
+    settings.setdefault("broker", dataclasses.replace(SHORT_TIMES, transaction_checks_max=1000))
     with Cluster(**settings) as cluster:
         own = Embedded(cluster)
         try:

@@ -3,28 +3,30 @@
 from __future__ import annotations
 
 import json
+import socket
 from typing import TYPE_CHECKING
 
 from downrange import Client
 from downrange.client.flows.consuming.pull import PullBatch, PullStatus, pull
 from downrange.client.flows.routing.lookup import ask_route, read_queues
 from downrange.client.flows.routing.routes import Route, route_of
+from downrange.options import ClientOptions
 from downrange.wire.codes import RequestCode
 from downrange.wire.fields import request_command
 from downrange.wire.headers import PullRequest
 from downrange.wire.records import Record, decode_records
 from tests.apache import probe
-from tests.apache.ports import draw_name_server_port
 from tests.contract.blocking import LONG_TIMEOUT
 from tests.support.waiting import wait_until
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from downrange import Producer, ProducerStats
     from downrange.model import QueueId, ReceivedMessage
     from downrange.wire.command import Command
     from tests.apache.fixtures import UniqueName
+    from tests.apache.probe import Answer
 
 
 class Server:
@@ -52,7 +54,7 @@ class Server:
         self.brokers = tuple(brokers)
         self.version = version
         self._unique_name = unique_name
-        self.reader = Client(name_server).start()
+        self.reader = Client(name_server, options=ClientOptions(call_timeout=LONG_TIMEOUT)).start()
 
     @property
     def is_apache(self) -> bool:
@@ -75,7 +77,7 @@ class Server:
         topic = name or self._unique_name("topic")
         fields = self.topic_fields(topic, queues, perm)
         for broker in self.brokers:
-            answer = probe.call(broker, RequestCode.UPDATE_AND_CREATE_TOPIC, fields)
+            answer = call(broker, RequestCode.UPDATE_AND_CREATE_TOPIC, fields)
             assert answer.code == 0, answer
         wait_until(lambda: self._has_route(topic, queues, perm))
         return topic
@@ -187,14 +189,25 @@ def stats_of(producer: Producer) -> ProducerStats:
     return producer.client.stats().producers[producer.group]
 
 
+def call(address: str, code: int, fields: Mapping[str, str], *, body: bytes = b"") -> Answer:
+    """Send one request past the client, with a timeout for busy servers."""
+    return probe.call(address, code, fields, body=body, timeout=LONG_TIMEOUT)
+
+
+#: Sockets that keep their ports from the servers of other test runs.
+_taken: list[socket.socket] = []
+
+
 def dead_address() -> str:
-    """Return an address on which no server listens."""
-    return f"127.0.0.1:{draw_name_server_port()}"
+    """Return an address on which no server listens, nor will before the end of this test run."""
+    _taken.append(socket.socket())
+    _taken[-1].bind(("127.0.0.1", 0))  # without `listen`, connections are refused
+    return f"127.0.0.1:{_taken[-1].getsockname()[1]}"
 
 
 def members_of(server: Server, group: str) -> list[str]:
     """Return the client ids of a producer group, as a broker lists them."""
-    answer = probe.call(
+    answer = call(
         server.brokers[0], RequestCode.GET_PRODUCER_CONNECTION_LIST, {"producerGroup": group}
     )
     if answer.code != 0:

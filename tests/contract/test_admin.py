@@ -250,6 +250,22 @@ def test_offsets_and_times_of_a_queue(
     assert beyond == (1 if server.is_old else 2)
 
 
+def test_a_search_by_time_finds_the_first_of_many_messages_of_one_millisecond(
+    server: Server, producer: MakeProducer, admin: Callable[..., Admin]
+) -> None:
+    topic = server.topic(1)
+    sending, administering = producer(server), admin(server)
+    sending.send(Message(topic, b"before"))
+    time.sleep(0.2)
+    sending.send_batch([Message(topic, b"together") for _ in range(20)])
+    messages = server.read_all(topic, 21)
+    at_ms = messages[-1].stored_at_ms
+    first = next(each.offset for each in messages if each.stored_at_ms == at_ms)
+    assert first < 20  # else this test shows nothing
+    (queue,) = administering.read_queues(topic)
+    assert administering.search_offset(queue, messages[-1].stored_at) == first
+
+
 def test_a_message_is_found_by_either_id(
     server: Server, producer: MakeProducer, admin: Callable[..., Admin]
 ) -> None:
@@ -279,6 +295,9 @@ def test_a_message_that_is_not_there_is_an_error(
     administering = admin(server)
     with pytest.raises(NotFound, match="my-own-id"):
         administering.view_message(topic, "my-own-id")
+    other = server.topic()
+    with pytest.raises(NotFound):
+        administering.view_message(other, receipt.offset_id)
     beyond = receipt.offset_id[:-16] + "00000FFFFFFFFFFF"
     with pytest.raises(NotFound):
         administering.view_message(topic, beyond)
@@ -320,7 +339,7 @@ def test_a_queue_of_an_unknown_broker_is_an_error(
 
 def test_a_missing_topic_is_created_on_all_brokers_when_balanced(make: Make) -> None:
     with Cluster(brokers=2) as cluster:
-        options = ProducerOptions(auto_create="balanced")
+        options = ProducerOptions(auto_create="balanced", timeout=LONG_TIMEOUT)
         sending = make(Producer, cluster.name_server, group="shop", options=options).start()
         brokers = {sending.send(Message("orders", b"1")).queue.broker for _ in range(16)}
         assert brokers == {"broker-a", "broker-b"}

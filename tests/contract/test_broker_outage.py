@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import re
 import traceback
 from typing import TYPE_CHECKING
 
@@ -13,10 +14,11 @@ from downrange import Admin
 from downrange.embedded import cut
 from downrange.errors import BrokerNotFound, ConnectFailed, SendUnreachable
 from downrange.model import Message
-from downrange.options import ProducerOptions
+from downrange.options import ClientOptions, FaultTolerance, ProducerOptions
 from downrange.wire.codes import RequestCode
 from tests.apache.cluster import ApacheCluster
 from tests.apache.fixtures import cluster_or_skip
+from tests.contract.blocking import LONG_TIMEOUT
 from tests.contract.conftest import SERVERS, embedded_server, only_sync, server_of
 from tests.support.waiting import wait_until
 
@@ -24,10 +26,18 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator
 
     from downrange import Producer
-    from downrange.options.clients import FaultStyle
     from tests.apache.fixtures import UniqueName
     from tests.contract.conftest import Embedded, Kind, Make, MakeProducer
     from tests.contract.servers import Server
+
+
+#: Only failures make a broker avoided; one that is slow on a busy machine is not.
+FAULT_STYLES: dict[str, FaultTolerance] = {
+    "off": FaultTolerance(style="off"),
+    "5.x": FaultTolerance(style="5.x", latency_ms=(9_000,), avoid_ms=(60_000,)),
+}
+#: The route that a producer has when a broker is killed stays as it is.
+ONE_REFRESH = ClientOptions(route_refresh_interval=3600.0)
 
 
 class Outage:
@@ -72,9 +82,7 @@ def _warm_up(producer: Producer, topic: str) -> None:
     seen: set[str] = set()
     while len(seen) < 2:
         seen.add(producer.send(Message(topic, b"warm-up")).queue.broker)
-    # A broker that was just started may be slow, and so be avoided.
-    wait_until(lambda: all(one.is_available for one in producer.client.stats().brokers))
-    # The next refresh of the route comes in 30 s; until then it has both brokers.
+    # There is no other refresh of the route (ONE_REFRESH), so it keeps both brokers.
     wait_until(lambda: producer.client.stats().timers["routes"].runs > 0)
 
 
@@ -83,14 +91,16 @@ def test_no_oneway_message_is_lost_while_one_of_two_brokers_is_dead(
     outage: Outage,
     producer: MakeProducer,
     kind: Kind,
-    style: FaultStyle,
+    style: str,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     server = outage.server
     topic = server.topic(queues=1)
-    sender = producer(server, options=ProducerOptions(fault_tolerance=style))
+    options = ProducerOptions(fault_tolerance=FAULT_STYLES[style])
+    sender = producer(server, options=options, client_options=ONE_REFRESH)
     _warm_up(sender, topic)
     caplog.set_level(logging.WARNING, "downrange.client")
+    caplog.clear()  # an attempt of the warm-up may have failed
     dead = server.brokers[1]
     with outage.without(1):
         if kind == "async":  # the loop notices the end of the connection
@@ -111,7 +121,7 @@ def test_no_oneway_message_is_lost_while_one_of_two_brokers_is_dead(
         assert stats.retried == 1 if style == "5.x" else stats.retried > 1
     failures = [line for line in caplog.messages if line.startswith("attempt 1 to send message")]
     assert len(failures) == stats.retried
-    assert f"broker broker-b at {dead} queue 0, after 0." in failures[0]
+    assert re.search(rf"broker broker-b at {dead} queue 0, after \d+\.\d\d\d s: ", failures[0])
     assert failures[0].endswith("ConnectFailed: connection refused")
     avoided = [line for line in caplog.messages if "broker-b is avoided" in line]
     assert len(avoided) == (style == "5.x")
@@ -121,15 +131,19 @@ def test_all_brokers_gone_is_reported_as_such(
     outage: Outage,
     producer: MakeProducer,
     make: Make,
+    kind: Kind,
     unique_name: UniqueName,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     server = outage.server
     topic = server.topic(queues=1)
-    sender = producer(server)
+    sender = producer(server, client_options=ONE_REFRESH)
     _warm_up(sender, topic)
     caplog.set_level(logging.DEBUG, "downrange.client")
+    caplog.clear()
     with outage.without(0, 1):
+        if kind == "async":  # the loop notices the ends of the connections
+            wait_until(lambda: sender.client.stats().connections.keys().isdisjoint(server.brokers))
         with pytest.raises(SendUnreachable, match="was not stored after 3 attempts") as known:
             sender.send(Message(topic, b"1"))
         error = known.value
@@ -149,14 +163,16 @@ def test_all_brokers_gone_is_reported_as_such(
             lambda: sender.send(Message(unique_name("missing"), b"1")),
             lambda: sender.send_oneway(Message(unique_name("missing"), b"1")),
             lambda: producer(server).send(Message(topic, b"1")),
-            lambda: make(Admin, server.name_server).start().topic_route(topic),
+            lambda: (
+                make(Admin, server.name_server).start().topic_route(topic, timeout=LONG_TIMEOUT)
+            ),
         ):
             with pytest.raises(BrokerNotFound, match="no broker is registered") as missing:
                 asked()
             assert isinstance(missing.value, ConnectFailed)
             assert (missing.value.code, missing.value.retryable) == (10003, True)
             assert "topic create" not in str(missing.value)
-    assert sender.send(Message(topic, b"2"), timeout=10).queue.topic == topic
+    assert sender.send(Message(topic, b"2"), timeout=LONG_TIMEOUT).queue.topic == topic
 
 
 @only_sync

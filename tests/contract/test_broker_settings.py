@@ -9,8 +9,8 @@ import pytest
 
 from downrange import Message
 from downrange.wire.codes import RequestCode
-from tests.apache import probe
 from tests.contract.conftest import only_apache, only_sync
+from tests.contract.servers import call
 from tests.support.waiting import wait_until
 
 if TYPE_CHECKING:
@@ -26,11 +26,11 @@ NO_PERMISSION = 16
 def change(server: Server, **settings: str) -> Answer:
     """Change settings as mqadmin does."""
     body = "".join(f"{name}={value}\n" for name, value in settings.items()).encode()
-    return probe.call(server.brokers[0], RequestCode.UPDATE_BROKER_CONFIG, {}, body=body)
+    return call(server.brokers[0], RequestCode.UPDATE_BROKER_CONFIG, {}, body=body)
 
 
 def settings_of(server: Server) -> dict[str, str]:
-    shown = probe.call(server.brokers[0], RequestCode.GET_BROKER_CONFIG, {}).body.decode()
+    shown = call(server.brokers[0], RequestCode.GET_BROKER_CONFIG, {}).body.decode()
     return dict(line.split("=", 1) for line in shown.splitlines())
 
 
@@ -63,7 +63,7 @@ def send(server: Server, topic: str) -> Answer:
         "k": "false",
         "m": "false",
     }
-    return probe.call(server.brokers[0], RequestCode.SEND_MESSAGE_V2, fields, body=b"x")
+    return call(server.brokers[0], RequestCode.SEND_MESSAGE_V2, fields, body=b"x")
 
 
 def pull(server: Server, topic: str) -> Answer:
@@ -80,19 +80,19 @@ def pull(server: Server, topic: str) -> Answer:
         "subVersion": "0",
         "expressionType": "TAG",
     }
-    return probe.call(server.brokers[0], RequestCode.PULL_MESSAGE, fields)
+    return call(server.brokers[0], RequestCode.PULL_MESSAGE, fields)
 
 
 def send_back(server: Server) -> Answer:
     fields = {"offset": "0", "group": "contract", "delayLevel": "0", "unitMode": "false"}
     fields |= {"originMsgId": "x", "originTopic": "x", "maxReconsumeTimes": "16"}
-    return probe.call(server.brokers[0], RequestCode.CONSUMER_SEND_MSG_BACK, fields)
+    return call(server.brokers[0], RequestCode.CONSUMER_SEND_MSG_BACK, fields)
 
 
 def ordered_topic(server: Server) -> str:
     topic = server.topic(1)
     fields = server.topic_fields(topic, 1, 6) | {"order": "true"}
-    assert probe.call(server.brokers[0], RequestCode.UPDATE_AND_CREATE_TOPIC, fields).code == 0
+    assert call(server.brokers[0], RequestCode.UPDATE_AND_CREATE_TOPIC, fields).code == 0
     return topic
 
 
@@ -149,7 +149,7 @@ def test_half_messages_can_be_refused(server: Server) -> None:
     }
     assert change(server, rejectTransactionMessage="true").code == 0
     try:
-        refused = probe.call(server.brokers[0], RequestCode.SEND_MESSAGE_V2, fields, body=b"x")
+        refused = call(server.brokers[0], RequestCode.SEND_MESSAGE_V2, fields, body=b"x")
     finally:
         assert change(server, rejectTransactionMessage="false").code == 0
     assert refused.code == NO_PERMISSION

@@ -28,7 +28,7 @@ def test_a_large_body_is_compressed_and_can_be_read(
     topic = server.topic(queues=1)
     sender = producer(server, options=ProducerOptions(compression=name))  # type: ignore[arg-type]
     sender.send(Message(topic, LARGE))
-    sender.submit(Message(topic, LARGE)).result(10)
+    sender.submit(Message(topic, LARGE)).result(LONG_TIMEOUT)
     sender.send_oneway(Message(topic, LARGE))
     assert [message.body for message in server.read_all(topic, 3)] == [LARGE] * 3
     for record in server.records(topic, 3):

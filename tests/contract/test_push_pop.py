@@ -5,13 +5,13 @@ from __future__ import annotations
 import subprocess
 import sys
 import threading
-import time
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from downrange import (
+    Admin,
     ConsumerOptions,
     DeadLetter,
     Hooks,
@@ -112,12 +112,44 @@ def send(producer: Producer, topic: str, count: int) -> list[str]:
 
 
 @with_pops
+@pytest.mark.parametrize("is_running", [True, False], ids=["running", "stopped"])
+def test_a_group_that_pops_is_reset(
+    server: Server,
+    producer: MakeProducer,
+    member: StartConsumer,
+    make: Make,
+    unique_name: UniqueName,
+    is_running: bool,
+) -> None:
+    topic, group = server.topic(), unique_name("jobs")
+    bodies = send(producer(server), topic, 5)
+    first, again = Kept(), Kept()
+    running = member(server, topic, group, first, popping())
+    wait_until(lambda: first.counts == Counter(bodies), TIMEOUT)
+    administering = make(Admin, server.name_server).start()
+    if is_running:
+        again = first
+    else:
+        running.close()
+    assert administering.reset_offsets(group, topic, "earliest").is_done
+    if not is_running:
+        member(server, topic, group, again, popping())
+    expected = Counter(dict.fromkeys(bodies, 2 if is_running else 1))
+    wait_until(lambda: again.counts == expected, TIMEOUT)
+
+
+@with_pops
 def test_members_share_the_messages(
     server: Server, producer: MakeProducer, member: StartConsumer, unique_name: UniqueName
 ) -> None:
     topic, group = server.topic(), unique_name("jobs")
     options = popping(concurrency=1, pull_batch=2, buffer_messages=2)
-    handlers = [Kept(lambda _: time.sleep(0.01)) for _ in range(2)]
+
+    def wait_for_both(_: object) -> None:
+        """Leave messages for the other member until it has one."""
+        wait_until(lambda: all(each.bodies for each in handlers), TIMEOUT)
+
+    handlers = [Kept(wait_for_both) for _ in range(2)]
     members = [member(server, topic, group, each, options) for each in handlers]
     for each in members:
         assert {(queue.topic, queue.number) for queue in each.assignment()} == {(topic, -1)}
@@ -151,8 +183,7 @@ def test_retries_and_dead_letters(
     assert (again.topic, again.tags, again.delivery_attempts) == (topic, "x", 1)
     dead = server.read_all(f"%DLQ%{group}", 2)
     assert {message.body for message in dead} == {b"dead", b"exhausted"}
-    wait_until(lambda: consumer.stats().dead == 2)
-    assert consumer.stats().sent_back == 2
+    wait_until(lambda: consumer.stats().dead == 2 and consumer.stats().sent_back == 2)
 
 
 @with_pops
@@ -160,13 +191,14 @@ def test_a_long_handler_keeps_its_message(
     server: Server, producer: MakeProducer, member: StartConsumer, unique_name: UniqueName
 ) -> None:
     topic, group = server.topic(), unique_name("jobs")
-    may_end, options, renewals = threading.Event(), popping(invisible=1.0), Counter[int]()
+    # A renewal, after half of the time, may be three seconds late on a busy machine.
+    may_end, options, renewals = threading.Event(), popping(invisible=6.0), Counter[int]()
     hooks = Hooks(after_call=(lambda address, request, reply: renewals.update([request.code]),))
     handlers = [Kept(lambda _: may_end.wait(TIMEOUT)) for _ in range(2)]
     members = [member(server, topic, group, each, options, hooks) for each in handlers]
     send(producer(server), topic, 1)
     # Apache delivers a message again up to three seconds after its time.
-    code, enough = RequestCode.CHANGE_MESSAGE_INVISIBLETIME, 8 if server.is_apache else 2
+    code, enough = RequestCode.CHANGE_MESSAGE_INVISIBLETIME, 4 if server.is_apache else 2
     wait_until(lambda: renewals[code] >= enough, TIMEOUT)
     closing = [threading.Thread(target=each.close) for each in members]
     for thread in closing:
@@ -213,7 +245,8 @@ def test_messages_of_a_killed_member_are_delivered_to_another(
         "    time.sleep(600)\n"
         "options = mq.ConsumerOptions(mode='pop', start='earliest', concurrency=2, invisible=2.0)\n"
         f"mq.PushConsumer({server.name_server!r}, group={group!r}, subscribe={topic!r},\n"
-        "                handler=handle, options=options).start().wait()\n"
+        "                handler=handle, options=options,\n"
+        "                client_options=mq.ClientOptions(call_timeout=30.0)).start().wait()\n"
     )
     with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE) as killed:
         assert killed.stdout is not None
@@ -238,11 +271,12 @@ def test_batches(
             raise RetrySome(failed, after=1)
 
     bodies = send(producer(server), topic, 12)
+    server.read_all(topic, 12)  # so that the first pop finds all of them
     kept = Kept(decide)
     consumer = member(server, topic, group, kept, popping(batch=5))
     wait_until(lambda: kept.counts == Counter([*bodies, "3", "7"]), TIMEOUT)
     assert max(len(batch) for batch in kept.calls) == 5
-    assert consumer.stats().sent_back == 2
+    wait_until(lambda: consumer.stats().sent_back == 2)
 
 
 def test_hooks_leave_out_messages(
@@ -255,8 +289,7 @@ def test_hooks_leave_out_messages(
         after_handle=(lambda context: seen.update(["after"]),),
         filter_message=(lambda message: message.body != b"1",),
     )
-    options = popping(invisible=1.0)
-    consumer = member(embedded, topic, unique_name("jobs"), kept, options, hooks)
+    consumer = member(embedded, topic, unique_name("jobs"), kept, popping(), hooks)
     send(producer(embedded), topic, 3)
     wait_until(lambda: seen["after"] == 2)
     assert (kept.counts, seen["before"]) == ({"0": 1, "2": 1}, 2)

@@ -10,10 +10,11 @@ import pytest
 
 from downrange import Producer
 from downrange.embedded import Cluster, cut, refuse
-from downrange.errors import InvalidMessage, RequestTimedOut, SendFailed
+from downrange.errors import InvalidMessage, RequestTimedOut, RocketMQError, SendFailed
 from downrange.model import Message
 from downrange.options import ClientOptions
 from downrange.wire.codes import RequestCode, ResponseCode
+from tests.contract.blocking import LONG_TIMEOUT
 from tests.contract.conftest import Embedded as EmbeddedServer
 from tests.support.options import SHORT_TIMES
 from tests.support.waiting import wait_until
@@ -47,6 +48,24 @@ def reply_in_thread(
     return pool.submit(lambda: reply(stored_request(server, topic, body))).result
 
 
+def request_in_vain(requester: Producer, message: Message) -> None:
+    """Send a request that gets no reply, and check that it ends in time.
+
+    A busy machine may need a short time for the send alone, so the next time is longer.
+    """
+    error: RocketMQError | None = None
+    for timeout in (0.3, 2.0, 10.0):
+        started = time.monotonic()
+        with pytest.raises(RocketMQError) as caught:
+            requester.request(message, timeout=timeout)
+        error = caught.value
+        if isinstance(error, RequestTimedOut):
+            assert timeout - 0.1 < time.monotonic() - started < timeout + LONG_TIMEOUT / 2
+            assert f"no reply came within {timeout:g} s" in str(error)
+            return
+    raise AssertionError("not even the send ended in time") from error
+
+
 def test_a_request_is_answered(server: Server, producer: MakeProducer) -> None:
     topic = server.topic()
     requester, responder = producer(server), producer(server)
@@ -72,13 +91,9 @@ def test_a_request_without_a_reply_times_out_and_a_late_reply_is_counted(
 ) -> None:
     topic = server.topic()
     requester, responder = producer(server), producer(server)
-    requester.send(Message(topic, b"warm"))
-    started = time.monotonic()
-    with pytest.raises(RequestTimedOut, match=r"no reply came within 0\.5 s"):
-        requester.request(Message(topic, b"ACME"), timeout=0.5)
-    assert 0.4 < time.monotonic() - started < 3.0
+    request_in_vain(requester, Message(topic, b"ACME"))
     responder.reply(stored_request(server, topic, b"ACME"), b"late")
-    assert requester.client.stats().producers[requester.group].late_replies == 1
+    wait_until(lambda: requester.client.stats().producers[requester.group].late_replies == 1)
 
 
 def test_requests_at_the_same_time_get_their_own_answers(
@@ -111,7 +126,7 @@ def test_a_reply_may_be_sent_through_a_broker_without_the_topic(
                 receipt = reply_in_thread(
                     server, topic, body, lambda one: responder.reply(one, b"yes"), pool
                 )
-                assert requester.request(Message(topic, body), timeout=10.0).body == b"yes"
+                assert requester.request(Message(topic, body), timeout=LONG_TIMEOUT).body == b"yes"
                 assert receipt().failures == ()
                 through.add(receipt().queue.broker)
         assert len(through) == len(both) == 2
@@ -125,19 +140,18 @@ def test_a_reply_arrives_after_the_connection_was_cut_once(
 ) -> None:
     topic = embedded.topic()
     requester, responder = producer(embedded), producer(embedded)
-    with pytest.raises(RequestTimedOut):
-        requester.request(Message(topic, b"unanswered"), timeout=0.1)
+    request_in_vain(requester, Message(topic, b"unanswered"))
     cuts = [cut()]
     embedded.cluster.intercept(
         RequestCode.SEND_MESSAGE_V2, lambda command, peer: cuts.pop() if cuts else None
     )
     # Submitted messages use the same connection as replies.
-    assert requester.submit(Message(topic, b"cut")).result(10.0).attempts == 2
+    assert requester.submit(Message(topic, b"cut")).result(LONG_TIMEOUT).attempts == 2
     with ThreadPoolExecutor(1) as pool:
         receipt = reply_in_thread(
             embedded, topic, b"again", lambda one: responder.reply(one, b"yes"), pool
         )
-        assert requester.request(Message(topic, b"again"), timeout=10.0).body == b"yes"
+        assert requester.request(Message(topic, b"again"), timeout=LONG_TIMEOUT).body == b"yes"
         assert receipt().failures == ()
 
 
@@ -169,11 +183,10 @@ def test_a_reply_fails_when_the_requester_is_closed(
 ) -> None:
     topic = embedded.topic()
     requester, responder = producer(embedded), producer(embedded)
-    with pytest.raises(RequestTimedOut):
-        requester.request(Message(topic, b"1"), timeout=0.1)
+    request_in_vain(requester, Message(topic, b"1"))
     requester.close()
     with pytest.raises(SendFailed) as caught:
-        responder.reply(stored_request(embedded, topic, b"1"), b"yes", timeout=2.0)
+        responder.reply(stored_request(embedded, topic, b"1"), b"yes", timeout=LONG_TIMEOUT)
     assert caught.value.code == ResponseCode.SYSTEM_ERROR
 
 
@@ -189,7 +202,7 @@ def test_requests_work_in_a_namespace(
         receipt = reply_in_thread(
             embedded, f"prod%{topic}", b"1", lambda one: responder.reply(one, b"yes"), pool
         )
-        assert requester.request(Message(topic, b"1"), timeout=10.0).body == b"yes"
+        assert requester.request(Message(topic, b"1"), timeout=LONG_TIMEOUT).body == b"yes"
         assert receipt().queue.topic == "DefaultCluster_REPLY_TOPIC"
 
 
@@ -199,6 +212,6 @@ def test_a_request_can_be_submitted(embedded: Embedded, kind: Kind, producer: Ma
     topic = embedded.topic()
     requester = producer(embedded)
     assert isinstance(requester, Producer)
-    future = requester.submit_request(Message(topic, b"1"), timeout=10.0)
+    future = requester.submit_request(Message(topic, b"1"), timeout=LONG_TIMEOUT)
     requester.reply(stored_request(embedded, topic, b"1"), b"yes")
-    assert future.result(10.0).body == b"yes"
+    assert future.result(LONG_TIMEOUT).body == b"yes"

@@ -45,6 +45,16 @@ def brokers_of(producer: Producer, topic: str, count: int = 8) -> set[str]:
     return {producer.send(Message(topic, b"1")).queue.broker for _ in range(count)}
 
 
+def wait_for_the_first_refresh(producer: Producer) -> None:
+    """Wait until the timer of routes has run: it requests known routes soon after the start."""
+
+    def has_run() -> bool:
+        timer = producer.client.stats().timers.get("routes")
+        return timer is not None and timer.runs > 0
+
+    wait_until(has_run)
+
+
 class RouteRequests:
     """A hook that records the topics of route requests."""
 
@@ -86,6 +96,7 @@ def test_known_topics_are_sent_to_while_all_name_servers_are_down(
     topic = server.topic()
     sender = producer(server, client_options=FREQUENT_REFRESH)
     sender.send(Message(topic, b"1"))
+    wait_for_the_first_refresh(sender)
     sender.client.set_name_servers(dead_address())
     wait_until(lambda: sender.client.stats().timers["routes"].failures >= 2)
     for _ in range(5):
@@ -98,8 +109,7 @@ def test_concurrent_sends_share_one_route_request(server: Server, producer: Make
     topic = server.topic()
     requests = RouteRequests()
     sender = producer(server, hooks=Hooks(before_call=(requests,)))
-    # The timer requests routes as well, soon after the start.
-    wait_until(lambda: any(timer.runs for timer in sender.client.stats().timers.values()))
+    wait_for_the_first_refresh(sender)
     for future in [sender.submit(Message(topic, b"1")) for _ in range(40)]:
         future.result(LONG_TIMEOUT)
     assert requests.topics.count(topic) == 1
@@ -111,6 +121,7 @@ def test_lookups_for_different_purposes_share_one_request(
     topic = server.topic()
     requests = RouteRequests()
     sender = producer(server, hooks=Hooks(before_call=(requests,)))
+    wait_for_the_first_refresh(sender)
     core = sender.client.core
     deadline = core.clock.now() + LONG_TIMEOUT
 
@@ -348,7 +359,7 @@ def test_routes_of_the_given_topics_are_loaded_at_the_start(
     assert set(topics) <= set(requests.topics)
     group = sender.group
     wait_until(lambda: sender.client.core.client_id in members_of(server, group))
-    wait_until(lambda: sender.client.core.timers["routes"].runs == 1)  # its next run is far away
+    wait_for_the_first_refresh(sender)  # the next one is far away
     count = len(requests.topics)
     for topic in topics:
         sender.send(Message(topic, b"1"))

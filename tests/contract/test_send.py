@@ -26,11 +26,13 @@ from downrange.model import Message, SendStatus
 from downrange.options import ClientOptions, ProducerOptions
 from downrange.wire.codes import RequestCode
 from tests.contract.blocking import LONG_TIMEOUT
+from tests.support.waiting import wait_until
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from downrange.embedded import Interception
+    from downrange.model import Attempt
     from downrange.server.outputs import Peer
     from downrange.wire.command import Command
     from tests.apache.fixtures import UniqueName
@@ -336,12 +338,19 @@ def test_one_deadline_holds_for_all_attempts_together(
 ) -> None:
     topic = embedded.topic()
     sender = producer(embedded, options=ProducerOptions(retries=100))
-    embedded.cluster.intercept(SEND, refuse(2, "busy", after=0.1))
-    started = time.monotonic()
-    with pytest.raises(SendFailed) as caught:
-        sender.send(Message(topic, b"1"), timeout=0.35)
-    assert 0.3 < time.monotonic() - started < 2
-    assert 2 <= len(caught.value.attempts) <= 4
+    sender.send(Message(topic, b"first"))  # it takes the time to connect
+    embedded.cluster.intercept(SEND, refuse(2, "busy", after=0.4))
+    attempts: Sequence[Attempt] = ()
+    for timeout in (3.0, 6.0, 12.0):  # a busy machine may need a short time for one attempt
+        started = time.monotonic()
+        with pytest.raises(SendFailed) as caught:
+            sender.send(Message(topic, b"1"), timeout=timeout)
+        assert timeout - 0.5 < time.monotonic() - started < timeout + LONG_TIMEOUT / 2
+        attempts = caught.value.attempts
+        assert len(attempts) <= timeout / 0.4
+        if len(attempts) >= 2:
+            break
+    assert len(attempts) >= 2
 
 
 def test_a_broker_that_does_not_answer_ends_in_a_timeout(
@@ -349,25 +358,34 @@ def test_a_broker_that_does_not_answer_ends_in_a_timeout(
 ) -> None:
     topic = embedded.topic()
     sender = producer(embedded)
-    embedded.cluster.intercept(SEND, drop())
-    sends: list[Callable[[], object]] = [
-        lambda: sender.send(Message(topic, b"1"), timeout=0.2),
-        lambda: sender.submit(Message(topic, b"1"), timeout=0.2).result(LONG_TIMEOUT),
+    sends: list[Callable[[float], object]] = [
+        lambda timeout: sender.send(Message(topic, b"1"), timeout=timeout),
+        lambda timeout: sender.submit(Message(topic, b"1"), timeout=timeout).result(LONG_TIMEOUT),
     ]
     for send in sends:
-        with pytest.raises(SendTimedOut) as caught:
-            send()
-        assert isinstance(caught.value, TimeoutError)
-        (attempt,) = caught.value.attempts
+        send(LONG_TIMEOUT)  # it takes the time to connect
+    embedded.cluster.intercept(SEND, drop())
+    for send in sends:
+        attempts: Sequence[Attempt] = ()
+        for timeout in (0.2, 2.0, 10.0):  # a short time may be over before the first attempt
+            with pytest.raises(SendTimedOut) as caught:
+                send(timeout)
+            assert isinstance(caught.value, TimeoutError)
+            assert caught.value.elapsed < timeout + LONG_TIMEOUT / 2
+            attempts = caught.value.attempts
+            if attempts:
+                break
+        (attempt,) = attempts
         assert isinstance(attempt.error, CallTimeout)
-        assert caught.value.elapsed < 2
 
 
 def test_an_attempt_can_have_less_time_than_the_whole_send(
     embedded: Embedded, producer: MakeProducer
 ) -> None:
     topic = embedded.topic()
-    sender = producer(embedded, options=ProducerOptions(attempt_timeout=0.2))
+    # The last attempt has all the time that is left.
+    sender = producer(embedded, options=ProducerOptions(attempt_timeout=1.0, retries=1))
+    sender.send(Message(topic, b"first"), timeout=LONG_TIMEOUT)  # it takes the time to connect
     embedded.cluster.intercept(SEND, first(1, drop()))
     receipt = sender.send(Message(topic, b"1"), timeout=LONG_TIMEOUT)
     (failure,) = receipt.failures
@@ -380,13 +398,17 @@ def test_a_cancelled_send_leaves_the_producer_usable(
     topic = embedded.topic()
     sender = producer(embedded)
     sender.send(Message(topic, b"1"))
-    embedded.cluster.intercept(SEND, deliver(after=0.2))
+    embedded.cluster.intercept(SEND, deliver(after=LONG_TIMEOUT))
     futures = [sender.submit(Message(topic, b"1")) for _ in range(20)]
     assert all(future.cancel() for future in futures)
     embedded.cluster.intercept(SEND, None)
     assert sender.send(Message(topic, b"2")).status is SendStatus.STORED
-    stats = sender.client.stats().producers[sender.group]
-    assert (stats.in_flight, stats.in_flight_bytes, stats.waiting) == (0, 0, 0)
+
+    def is_idle() -> bool:
+        stats = sender.client.stats().producers[sender.group]
+        return (stats.in_flight, stats.in_flight_bytes, stats.waiting) == (0, 0, 0)
+
+    wait_until(is_idle)  # the background thread ends cancelled sends
 
 
 def test_callbacks_see_the_outcome(server: Server, producer: MakeProducer) -> None:

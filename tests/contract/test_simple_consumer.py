@@ -141,20 +141,21 @@ def test_what_is_not_acknowledged_is_delivered_again(
     topic, group = server.topic(), unique_name("jobs")
     send(producer, server, topic, 40)
     jobs = worker(server, group, [topic])
-    found = jobs.receive_all(40, invisible=3.0)
+    found: list[Any] = []
+    while len(found) < 39:  # these have time enough
+        found += jobs.receive(min(32, 39 - len(found)))
+    found.append(jobs.receive_one(invisible=2.0))
     assert bodies(found) == sorted(str(number).encode() for number in range(40))
     assert {message.attempt for message in found} == {1}
     jobs.ack(found[:30])
-    for message in found[30:38]:
+    for message in found[30:39]:
         message.ack()
-    again = jobs.receive_all(2)
-    assert bodies(again) == bodies(found[38:])
-    assert {message.attempt for message in again} == {2}
-    assert {message.topic for message in again} == {topic}
-    jobs.ack(again)
+    again = jobs.receive_one()
+    assert (again.body, again.attempt, again.topic) == (found[39].body, 2, topic)
+    again.ack()
     assert jobs.receive(timeout=0.0) == []
     stats = jobs.consumer.stats()
-    assert (stats.received, stats.acknowledged) == (42, 40)
+    assert (stats.received, stats.acknowledged) == (41, 40)
 
 
 @with_pops
@@ -238,6 +239,7 @@ def test_a_new_group_may_start_at_the_end(
     """A pop that asks for it reads history, while the first message is in the broker's memory."""
     topic = server.topic()
     send(producer, server, topic, 4)
+    server.read_all(topic, 4)  # they may become readable a moment later
     options = SimpleOptions(start="latest")
     jobs = worker(server, unique_name("jobs"), [topic], options=options)
     assert jobs.receive(timeout=0.0) == []
@@ -314,9 +316,10 @@ def test_a_long_job_keeps_its_message(
     topic, group = server.topic(), unique_name("jobs")
     send(producer, server, topic)
     jobs, other = (worker(server, group, [topic]) for _ in range(2))
-    message = jobs.receive_one(invisible=1.0)
-    # Apache delivers a message again up to three seconds after its time.
-    renewals, silence = (8, 3.5) if server.is_apache else (4, 1.5)
+    # A renewal, after half of the time, may be three seconds late on a busy machine. Apache
+    # delivers a message again up to three seconds after its time.
+    message = jobs.receive_one(invisible=6.0)
+    renewals, silence = (4, 9.5) if server.is_apache else (3, 6.5)
     with message.processing():
         wait_until(lambda: jobs.consumer.stats().renewed >= renewals)
         assert other.receive(timeout=0.0) == []
@@ -393,7 +396,7 @@ def test_close_ends_a_receive_and_waits_for_blocks(
     topic, group = embedded.topic(), unique_name("jobs")
     send(producer, embedded, topic)
     jobs = worker(embedded, group, [topic])
-    message = jobs.receive_one(invisible=1.0)
+    message = jobs.receive_one()
     errors: list[Exception] = []
 
     def receive() -> None:
@@ -441,19 +444,22 @@ def test_close_gives_up_blocks_at_its_timeout(
 def test_messages_of_a_killed_consumer_are_delivered_to_another(
     server: Server, producer: MakeProducer, worker: Callable[..., Worker], unique_name: UniqueName
 ) -> None:
-    topic, group = server.topic(), unique_name("jobs")
+    topic, group = server.topic(queues=1), unique_name("jobs")
     send(producer, server, topic, 3)
+    server.read_all(topic, 3)  # so that one call returns the last two
     program = (
         "import sys, time, downrange as mq\n"
-        f"jobs = mq.SimpleConsumer({server.name_server!r}, group={group!r})\n"
-        "found = []\n"
+        "patient = mq.ClientOptions(call_timeout=30.0)\n"
+        f"jobs = mq.SimpleConsumer({server.name_server!r}, group={group!r},\n"
+        "                         client_options=patient)\n"
         "jobs.start()\n"
         f"jobs.subscribe({topic!r})\n"
-        "while len(found) < 3:\n"
-        "    found += jobs.receive(invisible=4.0)\n"
-        "found[0].ack()\n"
-        "print(found[0].body.decode(), flush=True)\n"
-        "with found[1].processing():\n"
+        "first = jobs.receive(max_count=1)\n"
+        "first[0].ack()\n"
+        "others = jobs.receive(max_count=2, invisible=4.0)\n"
+        "assert len(others) == 2, others\n"
+        "print(first[0].body.decode(), flush=True)\n"
+        "with others[0].processing():\n"
         "    time.sleep(600)\n"
     )
     with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE) as killed:

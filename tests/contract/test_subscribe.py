@@ -7,7 +7,15 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from downrange import Message, OptionError, PullConsumer, Sql
+from downrange import (
+    Client,
+    ClientClosed,
+    GroupTaken,
+    Message,
+    OptionError,
+    PullConsumer,
+    Sql,
+)
 from downrange.options import PullOptions
 from tests.support.waiting import wait_until
 
@@ -91,6 +99,66 @@ def test_members_share_queues_and_commit_by_hand(
     wait_until(lambda: len(one.queues()) == 4, TIMEOUT)
     again = read(one, 1)
     assert set(again) < set(bodies)
+
+
+def test_a_member_says_what_it_has_and_how_it_is(
+    server: Server, producer: MakeProducer, pulling: Callable[..., PullConsumer]
+) -> None:
+    topic, sender = server.topic(), producer(server)
+    send(sender, topic, 3)
+    chosen = pulling(server, server.topic())
+    chosen.assign(topic)
+    assert len(chosen.assignment()) == 4
+    with pytest.raises(
+        OptionError, match=r"health\(\) is about a member of a group: call subscribe"
+    ):
+        chosen.health()
+    with pytest.raises(OptionError, match=r"stats\(\) is about a member"):
+        chosen.stats()
+    shared = pulling(server, server.topic())
+    shared.subscribe(topic)
+    wait_until(lambda: len(shared.assignment()) == 4, TIMEOUT)
+    read(shared, 3)
+    assert shared.health().is_healthy
+    assert {each.queue for each in shared.health().queues} == set(shared.assignment())
+    assert (shared.stats().fetched, shared.stats().queues) == (3, 4)
+
+
+def test_a_consumer_that_subscribed_before_its_start_joins_the_group_then(
+    server: Server, producer: MakeProducer, make: Make
+) -> None:
+    topic, group = server.topic(), server.topic()
+    assigned: list[QueueId] = []
+    consumer = make(PullConsumer, server.name_server, group=group, options=EARLIEST)
+    with pytest.raises(OptionError, match="timeout=0"):
+        consumer.subscribe(topic, timeout=0)
+    consumer.subscribe(topic, tags="old", on_assigned=assigned.extend)
+    consumer.subscribe(topic, tags="new")
+    sender = producer(server)
+    for tag in ("new", "old"):
+        sender.send(Message(topic, tag, tags=tag))
+    consumer.start()
+    assert read(consumer, 1) == ["new"]
+    wait_until(lambda: len(assigned) == len(consumer.assignment()) == 4, TIMEOUT)
+    assert sorted(assigned) == sorted(consumer.assignment())
+    consumer.close()
+    refused = make(PullConsumer, server.name_server, group=group)
+    refused.subscribe(topic, timeout=3.0)
+    refused.close()
+    with pytest.raises(ClientClosed):
+        refused.start()
+
+
+def test_a_consumer_that_cannot_join_its_group_is_closed(embedded: Server, make: Make) -> None:
+    topic, group = embedded.topic(), embedded.topic()
+    client = make(Client, embedded.name_server).start()
+    first = make(PullConsumer, client, group=group).start()
+    first.subscribe(topic)
+    second = make(PullConsumer, client, group=group)
+    second.subscribe(topic)
+    with pytest.raises(GroupTaken):
+        second.start()
+    assert (first.state, second.state) == ("running", "closed")
 
 
 def test_without_a_commit_the_next_member_reads_all_again(

@@ -21,7 +21,7 @@ from downrange import (
 from downrange.client.flows.routing.selectors import by_hash
 from downrange.errors import BatchFailed, OptionError, RocketMQError
 from downrange.model import Message, Outcome, QueueId
-from downrange.options import ProducerOptions
+from downrange.options import ClientOptions, ProducerOptions
 from tests.contract.blocking import LONG_TIMEOUT, Blocking, LoopThread, unwrapped
 
 if TYPE_CHECKING:
@@ -61,6 +61,12 @@ def template(kind: Kind, loop_thread: LoopThread) -> MakeTemplate:
         return cast("MessageTemplate", Blocking(inner, loop_thread))
 
     return make
+
+
+def patient_producer(server: Server, group: str) -> Producer:
+    """Return a sync producer for a `with` block."""
+    patient = ClientOptions(call_timeout=LONG_TIMEOUT)
+    return Producer(server.name_server, group=group, options=OPTIONS, client_options=patient)
 
 
 @pytest.mark.parametrize(
@@ -108,7 +114,7 @@ def test_value_goes_to_the_default_topic_without_waiting(
 def test_submitted_value_arrives(server: Server, kind: Kind) -> None:
     """Only the sync template returns a future; asyncio uses a task."""
     topic = server.topic()
-    with Producer(server.name_server, group=f"template_{kind}", options=OPTIONS) as producer:
+    with patient_producer(server, f"template_{kind}") as producer:
         future = MessageTemplate(producer).convert_and_submit(topic, [1, 2], keys="k")
         receipt = future.result(LONG_TIMEOUT)
     (stored,) = server.read_all(topic, 1)
@@ -119,7 +125,7 @@ def test_callbacks_of_a_submitted_value_get_its_outcome(server: Server, kind: Ki
     """Only the sync template has callbacks; asyncio uses a task."""
     topic = server.topic()
     outcomes: queue.Queue[object] = queue.Queue()
-    with Producer(server.name_server, group=f"callback_{kind}", options=OPTIONS) as producer:
+    with patient_producer(server, f"callback_{kind}") as producer:
         submit = partial(MessageTemplate(producer).convert_and_submit, on_failure=outcomes.put)
         receipt = submit(topic, [1, 2], on_success=outcomes.put).result(LONG_TIMEOUT)
         assert outcomes.get(timeout=LONG_TIMEOUT) == receipt

@@ -16,6 +16,7 @@ from tests.conversations import (
     registrations,
     resets,
     sends,
+    sql_filters,
     tolerance,
     topics,
 )
@@ -46,7 +47,7 @@ _ONLY_5X = _conversations(pops, pop_receipts, orderly_pops)
 #: All conversations.
 CONVERSATIONS = (
     _conversations(topics, sends, reads, clients, assignments, registrations, tolerance)
-    | _conversations(operators, resets)
+    | _conversations(operators, resets, sql_filters)
     | _ONLY_5X
 )
 

@@ -16,7 +16,8 @@ if TYPE_CHECKING:
 
     from downrange.wire.codes import HeaderCodec
 
-ANSWER_SECONDS = 15.0
+# Long enough for a busy machine; a conversation that passes does not wait for it.
+ANSWER_SECONDS = 60.0
 
 
 class Channel(Protocol):

@@ -8,6 +8,9 @@ from tests.conversations.scene import Scene, bare_request, succeed
 from tests.conversations.sends import pull
 from tests.support.pops import batch_body
 
+# Long enough for a client on a busy machine to acknowledge a message.
+INVISIBLE_MS = 6000
+
 
 def receipts_are_acknowledged_and_checked(scene: Scene) -> None:
     popper = new_popper(scene, count=3)
@@ -89,12 +92,12 @@ def a_batch_of_receipts_is_checked_entry_by_entry(scene: Scene) -> None:
 def unacknowledged_messages_return_by_the_retry_topic(scene: Scene) -> None:
     popper = new_popper(scene, count=4, properties={"TAGS": "red", "KEYS": "k", "a": "b"})
     stored = pull(scene, popper.broker, popper.topic, count=4)
-    first = popper.receipts(popper.pop(invisible_ms=2000))
+    first = popper.receipts(popper.pop(invisible_ms=INVISIBLE_MS))
     # One acknowledged alone, two at once; one is left.
     succeed(popper.ack(first["0", 0, 0]))
     succeed(popper.batch_ack(first["0", 0, 1].batch_entry([1, 3])))
 
-    reply = popper.held_pop(invisible_ms=2000)
+    reply = popper.held_pop(invisible_ms=INVISIBLE_MS)
     (again,) = popper.receipts(reply).values()
     (record,) = records_of(reply)
     assert (again.kind, again.queue_id, again.offset) == ("1", 0, 0)
@@ -118,7 +121,7 @@ def unacknowledged_messages_return_by_the_retry_topic(scene: Scene) -> None:
     properties.pop("POP_CK", None)
     assert (raw.topic, properties, raw.log_offset) == (retry_topic, kept, record.log_offset)
     assert raw.born_host == raw.store_host
-    assert raw.store_ms >= popped_ms + 2000
+    assert raw.store_ms >= popped_ms + INVISIBLE_MS
     fields = {"topic": retry_topic}
     config = succeed(popper.broker.ask(command(RequestCode.GET_TOPIC_CONFIG, fields))).body
     for part in (b'"readQueueNums":1', b'"writeQueueNums":1', b'"perm":6'):

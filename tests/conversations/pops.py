@@ -218,22 +218,24 @@ def an_empty_pop_is_held_until_a_message_arrives(scene: Scene) -> None:
     producer = Popper(scene, sender, popper.topic, popper.group)
     assert_empty(popper.pop())
     assert_empty(popper.pop(queue_id=-1))
-    assert_empty(popper.pop(**popper.fresh(700)))
+    # A server that is paused finds the request too old, and says so.
+    assert_empty(
+        scene.poll(
+            lambda: popper.pop(**popper.fresh(700)), lambda reply: reply.remark == NO_MESSAGE_TEXT
+        )
+    )
     for number, queue_id in enumerate((0, -1)):
-        call = popper.broker.start(popper.request(**popper.fresh(HOLD_MS, queue_id=queue_id)))
-        popper.wait_held(sender, queue_id)
+        call = popper.start_held(sender, HOLD_MS, queue_id)
         send(producer, 1)
         reply = succeed(popper.broker.finish(call))
         assert reply.fields["msgOffsetInfo"] == f"0 0 {number}"
     # A message of another queue, or with another tag, does not end it.
-    given: dict[str, object] = {"queue_id": 1, "exp": "red", "expType": "TAG"}
-    call = popper.broker.start(popper.request(**popper.fresh(2000, **given)))
-    popper.wait_held(sender, 1)
+    given: dict[str, object] = {"exp": "red", "expType": "TAG"}
+    call = popper.start_held(sender, 2000, 1, **given)
     send(producer, 1)
     send(producer, 1, queue_id=1, properties={"TAGS": "blue"})
     assert_empty(popper.broker.finish(call))
-    call = popper.broker.start(popper.request(**popper.fresh(HOLD_MS, **given)))
-    popper.wait_held(sender, 1)
+    call = popper.start_held(sender, HOLD_MS, 1, **given)
     send(producer, 1, queue_id=1, properties={"TAGS": "red"})
     assert succeed(popper.broker.finish(call)).fields["msgOffsetInfo"] == "0 1 1"
 
@@ -251,7 +253,10 @@ def a_notification_says_that_a_pop_would_find_something(scene: Scene) -> None:
     assert popper.notification(-1) == ("true", "false")
     assert popper.notification(1) == ("false", "false")
     # Nothing was taken.
-    reply = succeed(popper.peek(0, 1))
+    # Both messages are there a moment later.
+    reply = scene.poll(
+        lambda: succeed(popper.peek(0, 1)), lambda found: found.fields["restNum"] == "2"
+    )
     assert ([one.body for one in records_of(reply)], reply.remark) == ([b"0-0"], "FOUND")
     assert dict(reply.fields) == REFUSED | {"restNum": "2"}
     assert [one.body for one in records_of(popper.peek(-1, 32))] == [b"0-0", b"0-1"]

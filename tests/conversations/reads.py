@@ -113,6 +113,7 @@ def offsets_are_kept_and_searched(scene: Scene) -> None:
     topic, group = scene.create_topic(broker, "offsets"), scene.name("readers")
     for number in range(3):
         scene.send(broker, topic, b"x", {"UNIQ_KEY": scene.unique_id(number)})
+        scene.pause(0.002)  # of messages of one millisecond, 4.9 finds any
     records = pull(scene, broker, topic, count=3)
 
     def offset(request: Header) -> int:

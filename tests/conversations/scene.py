@@ -22,7 +22,8 @@ BodyT = TypeVar("BodyT", bound=Body)
 HeaderT = TypeVar("HeaderT", bound=Header)
 ValueT = TypeVar("ValueT")
 
-POLLS_MAX = 100
+# A minute and more; a conversation that passes does not wait for it.
+POLLS_MAX = 600
 POLL_SECONDS = 0.1
 
 
@@ -67,10 +68,14 @@ class Scene:
         for _ in range(POLLS_MAX):
             if is_good(answer):
                 return answer
-            if self._is_live:
-                time.sleep(seconds)
+            self.pause(seconds)
             answer = ask()
         raise AssertionError(f"after {POLLS_MAX} polls the answer is still {answer}")
+
+    def pause(self, seconds: float = POLL_SECONDS) -> None:
+        """Wait before the next poll; not in a playback."""
+        if self._is_live:
+            time.sleep(seconds)
 
     def close(self) -> None:
         """Close all connections."""

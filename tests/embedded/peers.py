@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import socket
 import threading
-from functools import partial
+from functools import cache, partial
 from typing import TYPE_CHECKING, Self
 
 if TYPE_CHECKING:
@@ -43,6 +44,11 @@ class ThreadedServer:
         for thread in self._threads:
             thread.join(10)
         self._listener.close()
+
+    @property
+    def is_left(self) -> bool:
+        """Whether all connections that it accepted have ended."""
+        return not any(thread.is_alive() for thread in self._threads[1:])
 
     def _start(self, run: Callable[[], None]) -> None:
         thread = threading.Thread(target=run, daemon=True)
@@ -98,11 +104,23 @@ def receive(connection: socket.socket, size: int) -> bytes:
     return data
 
 
+@cache
 def closed_port() -> int:
-    """Return a port on which no server listens."""
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port: int = listener.getsockname()[1]
+    """Return a port on which no server listens; it is taken, so that none can."""
+    taken = socket.socket()
+    atexit.register(taken.close)
+    taken.bind(("127.0.0.1", 0))
+    port: int = taken.getsockname()[1]
     return port
+
+
+def is_free(port: int) -> bool:
+    """Return whether a server could listen on a port of 127.0.0.1."""
+    try:
+        socket.create_server(("127.0.0.1", port)).close()
+    except OSError:
+        return False
+    return True
 
 
 @contextlib.contextmanager

@@ -9,7 +9,7 @@ from downrange.errors import NoNameServer
 from tests.embedded.address_server import PATH, serving_addresses
 from tests.embedded.peers import ThreadedServer, closed_port, hang_up, keep_silent
 
-PATIENT, SHORT = 10.0, 0.2
+PATIENT, SHORT = 60.0, 0.2
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from benchmarks.matrix import asyncio_client, thread_client
 from benchmarks.matrix.cells import READS, WORK_TITLES
 from benchmarks.matrix.tasks import Task
 from benchmarks.matrix.topic_filler import fill
-from benchmarks.peers import Peer
+from benchmarks.server_pair import Peer
 from downrange.embedded import Cluster
 
 if TYPE_CHECKING:

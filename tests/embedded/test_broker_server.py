@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import errno
+import itertools
 import json
 import threading
 import time
@@ -29,7 +31,7 @@ from downrange.wire.codes import RequestCode, ResponseCode
 from downrange.wire.command import Command
 from downrange.wire.fields import request_command
 from downrange.wire.headers import CommitOffsetRequest
-from downrange.wire.records import decode_records
+from downrange.wire.records import BatchItem, decode_records, encode_batch
 from tests.embedded.brokers import (
     bodies,
     connection,
@@ -39,7 +41,8 @@ from tests.embedded.brokers import (
     send,
     send_request,
 )
-from tests.support.waiting import wait_until
+from tests.support.timing import shortest
+from tests.support.waiting import WAIT_TIMEOUT, wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Generator
@@ -78,7 +81,7 @@ class SlowDisk:
         run = LogFlush.run
 
         def run_slowly(flush: LogFlush) -> None:
-            assert self.is_open.wait(10.0)
+            assert self.is_open.wait(WAIT_TIMEOUT)
             if self.error is not None:
                 raise self.error
             run(flush)
@@ -103,6 +106,11 @@ def set_state(thread: ServerThread, server: BrokerServer, name: str, value: Any)
         setattr(server.state, name, value)
 
     thread.run(write())
+
+
+def set_flush_timeout(thread: ServerThread, server: BrokerServer, seconds: float) -> None:
+    options = dataclasses.replace(server.state.options, flush_timeout=seconds)
+    set_state(thread, server, "options", options)
 
 
 # ---- starts and stops ----
@@ -196,10 +204,10 @@ def test_a_damaged_table_is_an_error_that_leaves_nothing_behind(tmp_path: Path) 
     (tmp_path / "config").mkdir()
     for name in ("topics.json", "topics.json.bak"):
         (tmp_path / "config" / name).write_text("{")
-    threads = threading.active_count()
+    before = set(threading.enumerate())  # some of them, of earlier tests, may be about to end
     with pytest.raises(CorruptStore, match=r"topics\.json"), serving(tmp_path):
         pass
-    assert threading.active_count() == threads
+    assert set(threading.enumerate()) <= before
     OsFiles(tmp_path).close()  # the folder is free
 
 
@@ -214,10 +222,10 @@ def test_tables_that_cannot_be_saved_end_the_start_and_leave_nothing_behind(
         replace(self, path, data)
 
     monkeypatch.setattr(OsFiles, "replace", fail)
-    threads = threading.active_count()
+    before = set(threading.enumerate())
     with pytest.raises(StoreError, match="No space left"), serving(tmp_path):
         pass
-    assert threading.active_count() == threads
+    assert set(threading.enumerate()) <= before
     monkeypatch.undo()
     with serving(tmp_path):
         pass
@@ -271,52 +279,58 @@ def test_a_pull_that_waits_is_answered_within_milliseconds_of_the_message(tmp_pa
     with serving(tmp_path) as (server, _), connection(server.address) as consumer:
         send(server.address, b"first")
         consumer.ask(pull_request(0))  # this creates the group
+        numbers = itertools.count(1)
         with connection(server.address) as producer:
-            fastest = 1.0
-            for number in range(1, 11):
-                waiting = consumer.start(pull_request(number, suspend_ms=15_000))
+
+            def answer_one() -> float:
+                waiting = consumer.start(pull_request(next(numbers), suspend_ms=600_000))
                 wait_until(lambda: len(server.state.held_pulls) == 1)
                 begun = time.monotonic()
                 producer.ask(send_request(b"next"))
                 assert consumer.finish(waiting).code == 0
-                fastest = min(fastest, time.monotonic() - begun)
-            assert fastest < 0.02
+                return time.monotonic() - begun
+
+            assert shortest(answer_one, 0.02) < 0.02
 
 
 def test_a_send_under_sync_waits_for_the_flush(tmp_path: Path, disk: SlowDisk) -> None:
-    with serving(tmp_path, flush="sync") as (server, _), connection(server.address) as peer:
+    options: dict[str, Any] = {"flush": "sync", "flush_timeout": WAIT_TIMEOUT}
+    with serving(tmp_path, **options) as (server, _), connection(server.address) as peer:
         assert peer.ask(send_request(b"creates the topic")).code == 0
         disk.is_open.clear()
         waiting = peer.start(send_request(b"slow"))
         with pytest.raises(TimeoutError):
             peer.finish(waiting, seconds=0.2)
-        assert len(bodies(server.address)) == 2  # readers do not wait
+        wait_until(lambda: len(bodies(server.address)) == 2)  # readers do not wait
         disk.is_open.set()
         assert peer.finish(waiting).code == 0
 
 
 def test_a_flush_that_takes_too_long_is_answered_with_10(tmp_path: Path, disk: SlowDisk) -> None:
-    with (
-        serving(tmp_path, flush="sync", flush_timeout=0.1) as (server, _),
-        connection(server.address) as peer,
-    ):
+    options: dict[str, Any] = {"flush": "sync", "flush_timeout": WAIT_TIMEOUT}
+    with serving(tmp_path, **options) as (server, thread), connection(server.address) as peer:
         assert peer.ask(send_request(b"creates the topic")).code == 0
         disk.is_open.clear()
+        set_flush_timeout(thread, server, 0.1)
         answer = peer.ask(send_request(b"slow"))
         assert answer.code == ResponseCode.FLUSH_DISK_TIMEOUT
         assert answer.fields["queueOffset"] == "1"
         disk.is_open.set()
+        set_flush_timeout(thread, server, WAIT_TIMEOUT)
         assert peer.ask(send_request(b"fast again")).code == 0
 
 
 def test_a_disk_that_fails_ends_all_sends_and_reads_go_on(tmp_path: Path, disk: SlowDisk) -> None:
-    options: dict[str, Any] = {"flush": "sync", "flush_timeout": 0.2}
+    options: dict[str, Any] = {"flush": "sync", "flush_timeout": WAIT_TIMEOUT}
     with serving(tmp_path, **options) as (server, thread), connection(server.address) as peer:
         assert peer.ask(send_request(b"kept")).code == 0
         disk.error = OSError(errno.EIO, "Input/output error")
+        set_flush_timeout(thread, server, 0.2)
         answer = peer.ask(send_request(b"uncertain"))
         assert answer.code == ResponseCode.FLUSH_DISK_TIMEOUT
-        assert "the disk fails" in read_state(thread, server, "unwritable")
+        # The flush runs in a thread, and may fail after the reply.
+        unwritable = wait_until(lambda: read_state(thread, server, "unwritable"))
+        assert "the disk fails" in unwritable
         assert peer.ask(send_request(b"refused")).code == ResponseCode.SERVICE_NOT_AVAILABLE
         assert bodies(server.address)[0] == b"kept"
         disk.error = None
@@ -342,7 +356,7 @@ def test_a_table_that_cannot_be_saved_is_answered_and_saved_when_it_can(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with (
-        serving(tmp_path, flush_timeout=0.1) as (server, _),
+        serving(tmp_path, flush_timeout=WAIT_TIMEOUT) as (server, thread),
         connection(server.address) as peer,
     ):
         replace = OsFiles.replace
@@ -354,6 +368,7 @@ def test_a_table_that_cannot_be_saved_is_answered_and_saved_when_it_can(
 
         assert peer.ask(send_request(b"x")).code == 0
         monkeypatch.setattr(OsFiles, "replace", fail)
+        set_flush_timeout(thread, server, 0.1)
         answer = peer.ask(create_request("Unsaved"))
         assert answer.code == ResponseCode.SYSTEM_ERROR
         assert "could not be saved" in (answer.remark or "")
@@ -373,11 +388,17 @@ def test_old_messages_go_and_the_queue_begins_later(tmp_path: Path) -> None:
         store=StoreOptions(log_segment_bytes=65_536),
         retention=RetentionOptions(keep_hours=1e-9),
     )
-    with ServerThread(server), connection(server.address) as peer:
+
+    async def is_old_gone() -> bool:
+        return len(server.state.store.log.segment_starts) == 1
+
+    with ServerThread(server) as thread, connection(server.address) as peer:
         for _ in range(20):
             assert peer.ask(send_request(bytes(10_000))).code == 0
+        # Not only the first segment: each one that goes moves the beginning.
+        wait_until(lambda: thread.run(is_old_gone()))
         first = tmp_path / "commitlog" / f"{0:020}"
-        wait_until(lambda: not first.exists())
+        wait_until(lambda: not first.exists())  # the next flush removes the files
         answer = peer.ask(pull_request(0))
         assert answer.code == ResponseCode.PULL_OFFSET_MOVED
         assert int(answer.fields["minOffset"]) > 0
@@ -446,7 +467,7 @@ def test_a_broker_announces_topics_before_it_answers(tmp_path: Path) -> None:
         assert send(server.address, b"x", "New") == 0
         assert route(names.address, "New") == ["broker-a"]
         thread.run(server.stop())
-        assert route(names.address, "New") is None
+        wait_until(lambda: route(names.address, "New") is None)
         thread.run(server.start())
         assert route(names.address, "New") == ["broker-a"]
 
@@ -474,15 +495,27 @@ def test_a_new_topic_does_not_delay_other_requests_while_a_name_server_is_silent
     ):
         other.ask(send_request(b"x"))
         names._listener.intercept = lambda request, peer: drop()
-        waiting = creating.start(send_request(b"x", "New"))
-        begun = time.monotonic()
-        assert other.ask(send_request(b"y")).code == 0
-        assert time.monotonic() - begun < 0.5
-        assert creating.finish(waiting).code == 0
+        numbers = itertools.count()
+
+        def send_meanwhile() -> float:
+            waiting = creating.start(send_request(b"x", f"New{next(numbers)}"))
+            begun = time.monotonic()
+            assert other.ask(send_request(b"y")).code == 0
+            took = time.monotonic() - begun
+            assert creating.finish(waiting).code == 0
+            return took
+
+        assert shortest(send_meanwhile, 0.5) < 0.5
         names._listener.intercept = None
 
 
 # ---- stopping ----
+
+
+def time_of_stop(server: BrokerServer, thread: ServerThread) -> float:
+    begun = time.monotonic()
+    thread.run(server.stop())
+    return time.monotonic() - begun
 
 
 @pytest.mark.parametrize("is_silent", [False, True])
@@ -490,44 +523,61 @@ def test_a_stop_is_quick_while_the_name_server_is_down(tmp_path: Path, is_silent
     with (
         name_server() as (names, names_thread),
         serving(tmp_path, name_servers=(names.address,)) as (server, thread),
-        connection(server.address) as peer,
     ):
-        peer.ask(send_request(b"x"))
-        waiting = peer.start(pull_request(1, suspend_ms=15_000))
-        wait_until(lambda: len(server.state.held_pulls) == 1)
-        if is_silent:
-            names._listener.intercept = lambda request, peer: drop()
-        else:
-            names_thread.run(names.stop())
-        begun = time.monotonic()
-        thread.run(server.stop())
-        assert time.monotonic() - begun < STOP_SECONDS
-        assert peer.finish(waiting).code == ResponseCode.PULL_NOT_FOUND
+
+        def stop() -> float:
+            names._listener.intercept = None
+            names_thread.run(names.start())
+            thread.run(server.start())
+            with connection(server.address) as peer:
+                peer.ask(send_request(b"x"))
+                end = int(peer.ask(pull_request(0)).fields["maxOffset"])
+                waiting = peer.start(pull_request(end, suspend_ms=600_000))
+                wait_until(lambda: len(server.state.held_pulls) == 1)
+                if is_silent:
+                    names._listener.intercept = lambda request, peer: drop()
+                else:
+                    names_thread.run(names.stop())
+                took = time_of_stop(server, thread)
+                assert peer.finish(waiting).code == ResponseCode.PULL_NOT_FOUND
+            return took
+
+        assert shortest(stop, STOP_SECONDS) < STOP_SECONDS
 
 
 def test_a_stop_is_quick_while_a_client_does_not_read(tmp_path: Path) -> None:
-    with serving(tmp_path) as (server, thread), connection(server.address) as peer:
-        peer.ask(send_request(bytes(1_000_000)))
-        for _ in range(50):
-            peer.start(pull_request(0))
-        begun = time.monotonic()
-        thread.run(server.stop())
-        assert time.monotonic() - begun < STOP_SECONDS
+    with serving(tmp_path) as (server, thread):
+
+        def stop() -> float:
+            thread.run(server.start())
+            with connection(server.address) as peer:
+                peer.ask(send_request(bytes(1_000_000)))
+                for _ in range(50):
+                    peer.start(pull_request(0))
+                return time_of_stop(server, thread)
+
+        assert shortest(stop, STOP_SECONDS) < STOP_SECONDS
 
 
 def test_a_stop_sends_replies_that_wait_for_the_flush(tmp_path: Path, disk: SlowDisk) -> None:
-    with serving(tmp_path, flush="sync") as (server, thread), connection(server.address) as peer:
-        peer.ask(send_request(b"creates the topic"))
-        disk.is_open.clear()
-        waiting = peer.start(send_request(b"slow"))
-        wait_until(lambda: server.state.store.queue("T", 0).max_offset == 2)
-        opener = threading.Timer(0.2, disk.is_open.set)
-        opener.start()
-        begun = time.monotonic()
-        thread.run(server.stop())
-        assert time.monotonic() - begun < STOP_SECONDS
-        assert peer.finish(waiting).code == 0
-        opener.join()
+    options: dict[str, Any] = {"flush": "sync", "flush_timeout": WAIT_TIMEOUT}
+    with serving(tmp_path, **options) as (server, thread):
+
+        def stop() -> float:
+            thread.run(server.start())
+            with connection(server.address) as peer:
+                end = int(peer.ask(send_request(b"creates the topic")).fields["queueOffset"]) + 1
+                disk.is_open.clear()
+                waiting = peer.start(send_request(b"slow"))
+                wait_until(lambda: server.state.store.queue("T", 0).max_offset == end + 1)
+                opener = threading.Timer(0.2, disk.is_open.set)
+                opener.start()
+                took = time_of_stop(server, thread)
+                assert peer.finish(waiting).code == 0
+                opener.join()
+            return took
+
+        assert shortest(stop, STOP_SECONDS) < STOP_SECONDS
 
 
 def test_a_stop_on_a_disk_that_fails_ends_with_an_error_and_a_free_folder(
@@ -574,3 +624,17 @@ def test_filters_of_groups_survive(tmp_path: Path, is_killed: bool) -> None:
         with connection(server.address) as peer:
             _subscribe(peer, "amount > 100")
             assert not known.is_dead
+
+
+def test_a_damaged_batch_is_refused_whole_and_the_next_one_is_stored(tmp_path: Path) -> None:
+    """Native code hands such a batch back to Python, which names the damage."""
+    batch = encode_batch([BatchItem(0, b"1", b""), BatchItem(0, b"2", b"")])
+    with serving(tmp_path) as (server, _), connection(server.address) as peer:
+        for data, code in (
+            (batch[:-1], ResponseCode.SYSTEM_ERROR),
+            (batch, ResponseCode.SUCCESS),
+        ):
+            request = send_request(data, batch=True)
+            request.code = int(RequestCode.SEND_BATCH_MESSAGE)
+            assert peer.ask(request).code == code
+        assert bodies(server.address) == [b"1", b"2"]

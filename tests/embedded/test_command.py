@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -19,13 +20,18 @@ from downrange.wire.headers import PutKeyValueRequest, RouteRequest
 from downrange.wire.signatures import sign
 from tests.conversations.peers import Peer, SocketChannel
 from tests.embedded.brokers import bodies, connection, pull_request, route, send, send_request
+from tests.embedded.peers import is_free
+from tests.support.timing import shortest
+from tests.support.waiting import wait_until
 from tests.unit.server.certificates import make_authority
 
 if TYPE_CHECKING:
     from collections.abc import Generator
     from pathlib import Path
 
-DEADLINE = 20.0
+DEADLINE = 120.0
+#: How long a stop may take.
+STOP_SECONDS = 2.0
 PYTHON = [sys.executable, "-m", "downrange"]
 ANY_PORTS = ("--nameserver-port", "0", "--broker-port", "0")
 
@@ -54,13 +60,36 @@ def _running(*arguments: str) -> Generator[tuple[subprocess.Popen[str], str]]:
 
 
 def _stop(process: subprocess.Popen[str]) -> tuple[str, str]:
-    """Stop a process, which must be quick, and return the rest of its output."""
-    begun = time.monotonic()
+    """Stop a process, and return the rest of its output."""
     process.send_signal(signal.SIGTERM)
     said = process.communicate(timeout=DEADLINE)
-    assert time.monotonic() - begun < 2.0
     assert process.returncode == 0, said
     return said
+
+
+@pytest.mark.parametrize("command", ["nameserver", "broker", "serve"])
+def test_a_stop_is_quick(command: str, tmp_path: Path) -> None:
+    store = ("--store", str(tmp_path))
+
+    def stop() -> float:
+        with _running("--port", "0") as (name_server, address):
+            arguments = {
+                "nameserver": ("nameserver", "--port", "0", *store),
+                "broker": ("broker", "--nameserver", address, "--port", "0", *store),
+                "serve": ("serve", *ANY_PORTS, *store),
+            }[command]
+            with _started(*arguments) as (process, said):
+                address = said["nameserver" if command == "nameserver" else "broker"]
+                peer = Peer(SocketChannel(address), HeaderCodec.JSON)
+                assert peer.ask(Command(7654)).code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED
+                begun = time.monotonic()
+                _stop(process)
+                took = time.monotonic() - begun
+                peer.close()
+            _stop(name_server)
+        return took
+
+    assert shortest(stop, STOP_SECONDS) < STOP_SECONDS
 
 
 # ---- nameserver ----
@@ -71,10 +100,8 @@ def test_it_prints_ready_once_serves_and_stops_in_order(number: signal.Signals) 
     with _running("--port", "0") as (process, address):
         peer = Peer(SocketChannel(address), HeaderCodec.JSON)
         assert peer.ask(Command(7654)).code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED
-        begun = time.monotonic()
         process.send_signal(number)
         output, log = process.communicate(timeout=DEADLINE)
-        assert time.monotonic() - begun < 2.0
         peer.close()
     assert (process.returncode, output) == (0, "")
     assert f"name server listens on {address}" in log
@@ -186,8 +213,28 @@ def test_serve_listens_on_the_vip_channel_when_told(tmp_path: Path, told: str) -
     assert f"broker broker-a listens on {said['broker']} and {vip} (VIP channel)" in log
 
 
+@contextmanager
+def _serving_below_a_free_port(
+    store: Path,
+) -> Generator[tuple[subprocess.Popen[str], dict[str, str]]]:
+    """Run servers with a broker whose port plus 2 no other process uses.
+
+    That port is kept for a server: it can listen there, and no other process gets the port.
+    """
+    while True:
+        with _started("serve", "--store", str(store), *ANY_PORTS) as (process, said):
+            above = int(said["broker"].rpartition(":")[2]) + 2
+            with socket.socket() as kept:
+                kept.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                if is_free(above):
+                    kept.bind(("127.0.0.1", above))
+                    yield process, said
+                    return
+            _stop(process)
+
+
 def test_serve_ends_with_1_and_the_next_step_when_the_vip_channel_is_in_use(tmp_path: Path) -> None:
-    with _started("serve", "--store", str(tmp_path / "a"), *ANY_PORTS) as (process, said):
+    with _serving_below_a_free_port(tmp_path / "a") as (process, said):
         port = int(said["broker"].rpartition(":")[2])
         arguments = ("--nameserver", said["nameserver"], "--port", str(port + 2), "--vip")
         second = _end("broker", "--store", str(tmp_path / "b"), *arguments)
@@ -289,7 +336,7 @@ def test_a_broker_joins_a_name_server_and_leaves_it(tmp_path: Path) -> None:
             assert send(said["broker"], b"x") == 0
             assert route(name_server, "T") == ["mine"]
             assert _stop(process)[0] == ""
-        assert route(name_server, "T") is None
+        wait_until(lambda: route(name_server, "T") is None)
 
 
 def test_a_broker_serves_without_its_name_server(tmp_path: Path) -> None:

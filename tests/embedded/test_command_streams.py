@@ -15,6 +15,7 @@ import pytest
 from downrange import Message, Producer
 from downrange.embedded import Cluster
 from downrange.wire.records import Record, encode_record
+from tests.support.timing import shortest
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -149,21 +150,28 @@ def test_the_first_record_of_a_large_segment_is_printed_at_once(tmp_path: Path) 
     with segment.open("wb") as file:
         file.write(record * 200_000)
         file.truncate(2**30)  # a hole: the file has the size of a segment, not its blocks
-    begun = time.monotonic()
-    subprocess.run([*shlex.split(PYTHON), "decode", "-h"], check=True, stdout=subprocess.DEVNULL)
-    start = time.monotonic() - begun
-    begun = time.monotonic()
-    with subprocess.Popen(
-        [*shlex.split(PYTHON), "decode", "--records", "--file", str(segment)],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    ) as process:
-        assert process.stdout is not None
-        assert process.stderr is not None
-        assert " orders/0@0 " in process.stdout.readline()
-        took = time.monotonic() - begun
-        process.stdout.close()
-        assert process.wait(DEADLINE) == 141
-        assert process.stderr.read() == ""
-    assert took < start + 1.0
+
+    def seconds_after_the_start() -> float:
+        """Return how long the first record takes, without the time in which Python starts."""
+        begun = time.monotonic()
+        subprocess.run(
+            [*shlex.split(PYTHON), "decode", "-h"], check=True, stdout=subprocess.DEVNULL
+        )
+        start = time.monotonic() - begun
+        begun = time.monotonic()
+        with subprocess.Popen(
+            [*shlex.split(PYTHON), "decode", "--records", "--file", str(segment)],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        ) as process:
+            assert process.stdout is not None
+            assert process.stderr is not None
+            assert " orders/0@0 " in process.stdout.readline()
+            took = time.monotonic() - begun
+            process.stdout.close()
+            assert process.wait(DEADLINE) == 141
+            assert process.stderr.read() == ""
+        return took - start
+
+    assert shortest(seconds_after_the_start, 1.0) < 1.0

@@ -17,6 +17,7 @@ from click.testing import CliRunner, Result
 
 from downrange.cli import app
 from downrange.embedded import Cluster, refuse
+from downrange.native import path_in_use
 from downrange.options import ListenerOptions
 from downrange.tls import client_context, server_context
 from downrange.wire.codes import RequestCode, ResponseCode
@@ -404,6 +405,8 @@ def test_the_doctor_finds_nothing_wrong_with_a_healthy_cluster(shell: Shell) -> 
     findings = shell.json("doctor", "--topic", topic)
     assert all(finding["is_ok"] for finding in findings)
     assert [each["name"] for each in findings].count("answer") == 3
+    assert findings[0]["name"] == "install"
+    assert findings[0]["text"].endswith(path_in_use())
 
 
 def test_the_doctor_names_what_is_wrong_and_the_next_step(shell: Shell) -> None:

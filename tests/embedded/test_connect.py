@@ -28,6 +28,7 @@ from tests.embedded.peers import (
     receive,
 )
 from tests.embedded.socks import REFUSED, SocksProxy
+from tests.support.waiting import wait_until_async
 from tests.unit.server.certificates import Authority, make_authority
 
 if TYPE_CHECKING:
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 #: Long enough for a busy machine; short where the test expects the timeout.
-PATIENT, SHORT = 10.0, 0.3
+PATIENT, SHORT = 60.0, 1.0
 
 
 class Reach(Protocol):
@@ -45,13 +46,17 @@ class Reach(Protocol):
 
 
 class Collector(asyncio.Protocol):
-    """Sends a word and waits for as many bytes."""
+    """Collects the answer to a word, and knows when the connection is gone."""
 
     def __init__(self) -> None:
         self.answer: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+        self.is_gone = asyncio.Event()
 
     def data_received(self, data: bytes) -> None:
         self.answer.set_result(data)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.is_gone.set()
 
 
 def _reach_blocking(address: str, *, timeout: float = PATIENT, **how: Any) -> bytes:
@@ -74,8 +79,8 @@ def _reach_on(run: Callable[[Coroutine[Any, Any, bytes]], bytes]) -> Reach:
             transport.write(b"word")
             async with asyncio.timeout(PATIENT):
                 answer = await protocol.answer
-            transport.close()
-            await asyncio.sleep(0.01)  # the loop closes the socket later
+                transport.close()
+                await protocol.is_gone.wait()  # with TLS the server has its part in a close
             return answer
 
         return run(play())
@@ -155,13 +160,13 @@ def test_a_closed_port_is_reported_at_once(reach: Reach) -> None:
     with pytest.raises(ConnectFailed) as caught:
         reach(address)
     assert str(caught.value) == f"{address}: connection refused"
-    assert time.monotonic() - started < 1.0
+    assert time.monotonic() - started < PATIENT / 2
 
 
 def test_a_port_that_does_not_answer_times_out(reach: Reach) -> None:
     with full_port() as port, pytest.raises(ConnectFailed) as caught:
         reach(f"127.0.0.1:{port}", timeout=SHORT)
-    assert str(caught.value) == f"127.0.0.1:{port}: no answer within 0.3 s"
+    assert str(caught.value) == f"127.0.0.1:{port}: no answer within 1 s"
 
 
 def test_the_next_address_is_tried_when_one_refuses(reach: Reach, names: Names) -> None:
@@ -175,13 +180,13 @@ def test_an_address_that_does_not_answer_leaves_time_for_the_next(
 ) -> None:
     with ThreadedServer(echo) as server, full_port() as port:
         names.answer(port, server.port)
-        assert reach("broker:10911", timeout=1.0) == b"word"
+        assert reach("broker:10911", timeout=4.0) == b"word"
 
 
 def test_each_reason_is_reported_when_all_addresses_fail(reach: Reach, names: Names) -> None:
     with full_port() as port:
         names.answer(closed_port(), port)
-        with pytest.raises(ConnectFailed, match=r"refused, no answer within 0\.3 s"):
+        with pytest.raises(ConnectFailed, match="refused, no answer within 1 s"):
             reach("broker:10911", timeout=SHORT)
 
 
@@ -223,7 +228,7 @@ def test_a_name_service_that_hangs_times_out(reach: Reach, names: Names) -> None
     let_go = threading.Event()
     names.do(lambda *_, **__: let_go.wait(PATIENT) and [])
     started = time.monotonic()
-    with pytest.raises(HostNotFound, match=r"not found within 0\.3 s"):
+    with pytest.raises(HostNotFound, match="not found within 1 s"):
         reach("slow-host:9876", timeout=SHORT)
     assert time.monotonic() - started < PATIENT / 2
     let_go.set()
@@ -301,7 +306,7 @@ def test_a_server_without_tls_is_reported(
 def test_a_server_that_does_not_answer_the_handshake_times_out(reach: Reach) -> None:
     with (
         ThreadedServer(keep_silent) as server,
-        pytest.raises(TlsFailed, match=r"handshake did not finish within 0\.3 s"),
+        pytest.raises(TlsFailed, match="handshake did not finish within 1 s"),
     ):
         reach(server.address, timeout=SHORT, tls_context=tls_context(TLS(verify=False)))
 
@@ -419,6 +424,7 @@ def test_a_cancelled_connect_leaves_nothing_open(run: Callable[..., None], what:
         opening.cancel()
         with pytest.raises(asyncio.CancelledError):
             await opening
+        await wait_until_async(lambda: server.is_left)
         await asyncio.sleep(0.01)
 
     with ThreadedServer(keep_silent) as server, full_port() as port:

@@ -180,7 +180,7 @@ def test_sigterm_under_load_loses_nothing_and_repeats_nothing(shop: Workshop, ha
 def test_worker_ends_when_there_is_nothing_to_do_and_reports_its_health(shop: Workshop) -> None:
     shop.send("a", "b")
     with shop.worker(
-        "handlers:batch", "--batch", "2", "--idle-timeout", "1", "--health", "0.2"
+        "handlers:batch", "--batch", "2", "--idle-timeout", "5", "--health", "0.2"
     ) as (worker):
         assert worker.end() == (0, "")
     assert sum(map(int, shop.handled())) == 2
@@ -227,13 +227,15 @@ def test_failed_messages_come_again_and_dead_letters_do_not(shop: Workshop) -> N
     assert code == 0
     assert sorted(shop.handled()) == ["again", "again", "bad", "good"]
     assert "not now" in errors
+    (stopped,) = [line for line in worker.lines if line["event"] == "stopped"]
+    assert (stopped["handled"], stopped["failed"], stopped["unfinished"]) == (2, 2, 0)
     assert dead_letters(shop) == [b"bad"]
 
 
 def dead_letters(shop: Workshop) -> list[bytes]:
     with PullConsumer(shop.cluster.name_server, group="look") as consumer:
         consumer.assign(f"%DLQ%g-{shop.topic}", start="earliest")
-        return [message.body for message in consumer.poll(timeout=10.0)]
+        return [message.body for message in consumer.poll(timeout=DEADLINE)]
 
 
 # ---- programs ------------------------------------------------------------------------------------
@@ -285,10 +287,19 @@ def test_program_that_takes_too_long_is_killed_with_its_children(
     monkeypatch.setenv("HANDLED", str(tmp_path / "handled"))
     monkeypatch.chdir(tmp_path)
     (tmp_path / "program.sh").write_text(PROGRAM)
+    wait = subprocess.Popen.wait
+
+    def wait_for_child(process: subprocess.Popen[Any], timeout: float | None = None) -> int:
+        """Give a slow machine time to start the program."""
+        wait_until(lambda: child_file.exists() and child_file.read_text())
+        return wait(process, timeout)
+
+    child_file = tmp_path / "child"
+    monkeypatch.setattr(subprocess.Popen, "wait", wait_for_child)
     with pytest.raises(Retry):
         ProgramHandler("sh program.sh", 1.0)(message("slow"))
     assert "did not end within 1 s and is killed" in caplog.text
-    child = int((tmp_path / "child").read_text())
+    child = int(child_file.read_text())
     wait_until(lambda: not is_running(child))
 
 

@@ -112,6 +112,12 @@ ADMIN: dict[str, tuple[Any, ...]] = {
     "clean_up": ("queues",),
     "wipe_write_permission": ("broker-a",),
     "restore_write_permission": ("broker-a",),
+    "list_progress": (),
+    "read_queue": (QUEUE, 0),
+    "send_again": ("orders", "7F00000100002A9F0000000000000000"),
+    "delay_offsets": (),
+    "timed_messages": (),
+    "name_servers": (),
 }
 CASES: list[tuple[Callable[[str], Any], dict[str, tuple[Any, ...]]]] = [
     (AsyncClient, LIFE),

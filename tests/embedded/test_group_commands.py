@@ -14,7 +14,7 @@ from rich.console import Console
 
 from downrange import Admin, Message, Producer
 from downrange.cli import watching
-from downrange.embedded import Cluster, refuse
+from downrange.embedded import Cluster, cut, refuse
 from downrange.wire.codes import RequestCode, ResponseCode
 from downrange.wire.headers import SendBackRequest
 from tests.apache import probe
@@ -59,6 +59,20 @@ def _fill(cluster: Cluster, topic: str, each: int = 5) -> None:
 
 def _offsets(admin: Admin, group: str, topic: str) -> list[int | None]:
     return [admin.group_offset(group, queue) for queue in admin.read_queues(topic)]
+
+
+@pytest.mark.parametrize("flags", [(), ("--names",)])
+def test_a_broker_that_is_down_is_named_and_the_other_groups_are_listed(
+    flags: tuple[str, ...],
+) -> None:
+    with Cluster(brokers=2) as cluster:
+        shell = Shell(cluster.name_server)
+        shell("group", "create", "crew")
+        away = cluster.brokers[1]
+        cluster.intercept(RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, cut(), broker=1)
+        found = shell("group", "list", "--json", *flags)
+    assert [json.loads(line)["group"] for line in found.stdout.splitlines()] == ["crew"]
+    assert f"broker broker-b at {away} did not answer" in found.stderr
 
 
 def test_a_group_is_created_shown_changed_and_deleted(shell: Shell) -> None:
@@ -215,7 +229,7 @@ def test_offsets_are_previewed_applied_exported_and_restored(
         (("clone", "lost", "found"), "group 'found' does not exist", 5),
         (("skip", "lost"), "group 'lost' does not exist", 5),
         (("export", "lost", "t"), "group 'lost' does not exist", 5),
-        (("runinfo", "lost", "nobody"), "not online", 1),
+        (("runinfo", "lost", "nobody"), "`downrange group members lost` shows the", 1),
     ],
 )
 def test_wrong_use_is_explained(
@@ -274,7 +288,8 @@ def test_members_are_listed_compared_and_used(shell: Shell, cluster: Cluster, ad
         again = shell("group", "retry", "workers", "worked", message["message_id"])
         assert "message_id" in again.stdout
         question = shell("group", "delete", "workers", stdin="n\n", code=1)
-        assert "It has 2 connected members" in question.stderr
+        text = "group 'workers' and its offsets on broker-a, broker-b? It has 2 connected members."
+        assert text in question.stderr
     with Producer(cluster.name_server, group="senders") as producer:
         producer.send(Message("worked", b"x"))
         wait_until(lambda: len(shell.json("group", "producers", "senders")[0]) == 1)
@@ -350,6 +365,25 @@ def test_dead_letters_are_listed_exported_and_sent_again(
     assert "does not exist" in shell("dlq", "list", "no-such-group", code=5).stderr
 
 
+def test_a_broker_that_refuses_its_figures_does_not_hide_the_others(
+    shell: Shell, cluster: Cluster
+) -> None:
+    code = RequestCode.GET_BROKER_RUNTIME_INFO
+    cluster.intercept(code, refuse(ResponseCode.SYSTEM_ERROR, "no figures yet"), broker=1)
+    try:
+        first, second = shell.json("cluster", "show")
+        table = shell("cluster", "show").stdout
+    finally:
+        cluster.intercept(code, None)
+    assert "problem" not in first
+    assert first["stored_today"] >= 0
+    assert (second["broker"], second["address"]) == ("broker-b", cluster.brokers[1])
+    assert "no figures yet" in second["problem"]
+    assert "no figures yet" in table
+    assert "5.5.0" in table
+    assert "problem" not in shell("cluster", "show").stdout
+
+
 def test_clusters_and_brokers_are_shown_and_changed(shell: Shell, cluster: Cluster) -> None:
     (found,) = shell.json("cluster", "list")
     assert found["clusters"] == {"DefaultCluster": ["broker-a", "broker-b"]}
@@ -358,6 +392,8 @@ def test_clusters_and_brokers_are_shown_and_changed(shell: Shell, cluster: Clust
     assert [each["broker"] for each in brokers] == ["broker-a", "broker-b"]
     assert all(0 <= each["disk_ratio"] <= 1 for each in brokers)
     assert "5.5.0" in shell("cluster", "show", "--cluster", "DefaultCluster").stdout
+    wrong = shell("cluster", "show", "--cluster", "no-such-cluster", code=2).stderr
+    assert "cluster='no-such-cluster' is not among ['DefaultCluster']" in " ".join(wrong.split())
     (figures,) = shell.json("broker", "show", "broker-a")
     assert "putTps" in figures
     assert "putTps" in shell("broker", "show", "broker-b").stdout

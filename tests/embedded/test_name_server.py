@@ -14,6 +14,7 @@ import pytest
 from downrange.errors import CannotListen, CorruptStore, OptionError, StoreError
 from downrange.options import ListenerOptions, NameServerOptions, TlsMode
 from downrange.server import NameServer
+from downrange.server.run import name_server
 from downrange.server.run.runner import ServerThread, new_event_loop
 from downrange.wire.bodies import TopicConfig
 from downrange.wire.codes import HeaderCodec, RequestCode, ResponseCode
@@ -26,7 +27,15 @@ from downrange.wire.headers import (
     RouteRequest,
 )
 from tests.apache.security import make_tls_files
-from tests.embedded.servers import connected, is_closed, plain_socket, register, route_code, serving
+from tests.embedded.servers import (
+    DEADLINE,
+    connected,
+    is_closed,
+    plain_socket,
+    register,
+    route_code,
+    serving,
+)
 from tests.support.waiting import wait_until
 
 if TYPE_CHECKING:
@@ -84,13 +93,14 @@ def test_an_address_that_is_not_ours_is_refused_with_the_reason(host: str, text:
 
 
 def test_a_stopped_server_closes_its_connections_and_frees_the_port() -> None:
-    server = NameServer()
+    # An open connection that delayed the stop would do so for this long.
+    server = NameServer(None, ListenerOptions(stop_timeout=600.0))
     thread = ServerThread(server)
     thread.start()
     with plain_socket(server) as opened:
         begun = time.monotonic()
         thread.stop()
-        assert time.monotonic() - begun < 1.0
+        assert time.monotonic() - begun < DEADLINE
         assert is_closed(opened)
     again = NameServer(None, ListenerOptions(port=int(server.address.rpartition(":")[2])))
     with ServerThread(again):
@@ -129,28 +139,32 @@ def test_pythons_own_loop_serves_where_uvloop_is_missing(monkeypatch: pytest.Mon
 
 
 def test_a_broker_is_removed_at_once_when_its_connection_ends() -> None:
-    with serving() as server:
+    # Otherwise it would be there for that long.
+    with serving(NameServerOptions(broker_timeout=600.0)) as server:
         with connected(server) as broker:
             register(broker, "a", TOPICS)
             assert route_code(server, "T") == 0
-        begun = time.monotonic()
         wait_until(lambda: route_code(server, "T") == GONE)
-        assert time.monotonic() - begun < 1.0
 
 
-def test_a_silent_broker_expires_and_is_disconnected() -> None:
+def test_a_silent_broker_expires_and_is_disconnected(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By a clock of the test: on a busy machine, any broker may be silent for a while."""
+    now_ms = 1_000_000
     options = NameServerOptions(scan_interval=0.05)
+    monkeypatch.setattr(name_server, "monotonic_ms", lambda: now_ms)
     with serving(options) as server, connected(server) as broker:
+        server._listener._dispatcher.clock_ms = lambda: now_ms
         register(broker, "a", TOPICS, heartbeat_timeout_millis=400)
         beat = BrokerHeartbeatRequest(
             cluster_name="DefaultCluster", broker_addr="127.0.0.1:1", broker_name="a"
         )
         for _ in range(4):  # together longer than its timeout
-            time.sleep(0.15)
+            now_ms += 150
             assert broker.ask(request_command(beat)).code == 0
         assert route_code(server, "T") == 0
+        now_ms += 500
         wait_until(lambda: route_code(server, "T") == GONE)
-        with pytest.raises(EOFError):
+        with pytest.raises((EOFError, ConnectionError)):
             broker.ask(request_command(beat))
 
 
@@ -198,6 +212,7 @@ def test_values_outlive_the_server_when_it_has_a_folder(tmp_path: Path) -> None:
         saved = json.loads((tmp_path / "new" / "folder" / "kvConfig.json").read_text())
         assert saved == {"configTable": {"n": {"k": "v"}}}  # before the answer
         peer.notify(request_command(PutKeyValueRequest(namespace="n", key="o", value="w")))
+        peer.ask(Command(7654))  # it was read before the server stops
     with serving(options) as server, connected(server) as peer:
         assert peer.ask(request_command(GET)).fields == {"value": "v"}
         other = request_command(GetKeyValueRequest(namespace="n", key="o"))

@@ -34,7 +34,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 ECHO, KEEP, RELEASE, ASK_BACK = range(1, 5)
-WAIT = 5.0
+#: Long enough for a busy machine; a test that passes does not wait for it.
+WAIT = 60.0
 
 
 class EchoService:

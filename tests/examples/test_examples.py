@@ -25,7 +25,7 @@ JAVA_WARNING = "WARNING: Using incubator modules: jdk.incubator.vector\n"
     "example", [one for one in EXAMPLES if "spark" not in one.stem], ids=lambda path: path.stem
 )
 def test_example_runs(example: Path) -> None:
-    _run(example, "-W", "error", timeout=60)  # takes a few seconds on an idle machine
+    _run(example, "-W", "error", timeout=240)  # takes a few seconds on an idle machine
 
 
 @pytest.mark.parametrize(
@@ -33,7 +33,7 @@ def test_example_runs(example: Path) -> None:
 )
 def test_spark_example_runs(example: Path) -> None:
     skip_without_java()
-    _run(example, timeout=240)
+    _run(example, timeout=600)
 
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.stem)
@@ -60,7 +60,7 @@ def test_example_says_what_to_install_if_cryptography_is_missing() -> None:
         f"runpy.run_path({str(example)!r}, run_name='__main__')"
     )
     result = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=240, check=False
     )
     assert result.returncode == 1
     assert result.stderr == "This example makes a certificate: pip install cryptography\n"

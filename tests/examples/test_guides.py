@@ -27,7 +27,7 @@ def test_python_of_the_page_runs(page: Path) -> None:
         [sys.executable, "-W", "error", "-m", "tests.examples.pages", str(page)],
         capture_output=True,
         text=True,
-        timeout=90,
+        timeout=240,
         check=False,
         cwd=ROOT,
     )
@@ -70,7 +70,7 @@ def test_guide_about_tests_shows_a_retry_that_happens() -> None:
         [sys.executable, "-m", "tests.examples.pages", str(ROOT / "docs/guides/testing.md")],
         capture_output=True,
         text=True,
-        timeout=90,
+        timeout=240,
         check=True,
         cwd=ROOT,
     )

@@ -8,8 +8,8 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from downrange.wire.codes import ResponseCode
+from tests.apache.ports import draw_name_server_port
 from tests.embedded.brokers import connection, create_request, route
-from tests.embedded.peers import closed_port
 from tests.faults.processes import DEADLINE
 from tests.support.waiting import wait_until
 
@@ -30,7 +30,8 @@ class ServerOfFleet:
     """
 
     def __init__(self, folder: Path, *arguments: str) -> None:
-        self.address = f"127.0.0.1:{closed_port()}"
+        # No outgoing connection gets this port while the server is down.
+        self.address = f"127.0.0.1:{draw_name_server_port()}"
         self._log = folder.with_name(f"{folder.name}.log")
         port = self.address.rpartition(":")[2]
         self._command = [sys.executable, "-m", "downrange", *arguments, "--port", port]

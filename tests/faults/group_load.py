@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from downrange import AsyncPushConsumer, PushConsumer
 from downrange.model import QueueId
+from downrange.options import ClientOptions
 from downrange.options.consumers import ConsumerOptions
 from tests.contract.blocking import Blocking
 
@@ -146,6 +147,7 @@ def options(mode: ConsumeMode, **others: Any) -> ConsumerOptions:
         "lock_interval": 1.0,
         "suspend": 5.0,
         "retry_backoff_max": 0.5,
+        "handover_timeout": 15.0,
         **others,
     }
     return ConsumerOptions(**settings)
@@ -161,6 +163,8 @@ def join(
 ) -> PushConsumer:
     """Start a member: with threads, or with asyncio on a loop."""
     given: dict[str, Any] = {"group": group, "subscribe": topic, "handler": handler}
+    # A commit that is late on a busy machine would let messages be handled again.
+    given["client_options"] = ClientOptions(connect_timeout=15, call_timeout=15)
     member: Any = (
         PushConsumer(servers, options=chosen, **given)
         if loop is None

@@ -67,7 +67,7 @@ class Sender(threading.Thread):
         self.acknowledged: list[Acknowledged] = []
         self.refusal: Command | None = None
         host, _, port = address.rpartition(":")
-        self._socket = socket.create_connection((host, int(port)), timeout=30.0)
+        self._socket = socket.create_connection((host, int(port)), timeout=90.0)
         self._link: Link[list[bytes]] = Link(codec=HeaderCodec.BINARY)
         self._topic = topic
         self._random = random

@@ -84,7 +84,7 @@ class Load:
             thread.join(60)
             assert not thread.is_alive()
 
-    def wait_for(self, count: int, broker: str | None = None, seconds: float = 30.0) -> None:
+    def wait_for(self, count: int, broker: str | None = None, seconds: float = 90.0) -> None:
         """Wait until this many more messages are acknowledged, by the given broker or any."""
         before = len(self.sent)
         deadline = time.monotonic() + seconds

@@ -34,8 +34,9 @@ class FaultyProxy:
 
     Attributes:
         address: Its own address.
-        reply_delay: The delay of each chunk of a reply, in seconds.
+        reply_delay: The delay of each chunk of a reply, in seconds. A change ends those that run.
         accepted: The number of connections so far.
+        held: The number of chunks that arrived while it was silent.
     """
 
     def __init__(self, target: str, listen_on: tuple[str, int] = ("127.0.0.1", 0)) -> None:
@@ -43,8 +44,10 @@ class FaultyProxy:
         self._listener = socket.create_server(listen_on)
         host, port = self._listener.getsockname()
         self.address = f"{host}:{port}"
-        self.reply_delay = 0.0
         self.accepted = 0
+        self.held = 0
+        self._reply_delay = 0.0
+        self._delays = threading.Condition()
         self._is_over = threading.Event()
         self._flows = threading.Event()
         self._flows.set()
@@ -65,6 +68,7 @@ class FaultyProxy:
         """Cut all connections and stop."""
         self._is_over.set()
         self._flows.set()
+        self.reply_delay = 0.0
         with contextlib.suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)
         self.cut()
@@ -73,6 +77,17 @@ class FaultyProxy:
         self._listener.close()
 
     # ---- faults ------------------------------------------------------------------------------
+
+    @property
+    def reply_delay(self) -> float:
+        """See the class."""
+        return self._reply_delay
+
+    @reply_delay.setter
+    def reply_delay(self, seconds: float) -> None:
+        with self._delays:
+            self._reply_delay = seconds
+            self._delays.notify_all()
 
     def cut(self) -> None:
         """Close all connections; new ones are served."""
@@ -130,11 +145,17 @@ class FaultyProxy:
                 self._open -= {client, server}
                 self._forgotten -= {client, server}
 
+    def _delay(self) -> None:
+        with self._delays:
+            seconds = self._reply_delay
+            self._delays.wait_for(lambda: self._reply_delay != seconds, seconds)
+
     def _pass_on(self, source: socket.socket, sink: socket.socket, is_reply: bool) -> None:
         with contextlib.suppress(OSError):
             while data := source.recv(65_536):
-                if is_reply and self.reply_delay:
-                    self._is_over.wait(self.reply_delay)
+                if is_reply:
+                    self._delay()
+                self.held += not self._flows.is_set()
                 self._flows.wait()
                 if source in self._forgotten:
                     continue

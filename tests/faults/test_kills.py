@@ -14,18 +14,22 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 CYCLES = 20
+#: A sync on a busy disk may take longer than the default, after which a send is refused.
+PATIENT = "[broker]\nflush_timeout = 90.0\n"
 
 
 def test_a_server_that_is_killed_repeatedly_keeps_what_it_acknowledged(
     tmp_path: Path,
 ) -> None:
     """In both flush modes: the kernel keeps what a killed process wrote."""
+    config = tmp_path / "config.toml"
+    config.write_text(PATIENT)
     random = Random(4)
     promised: list[Acknowledged] = []
     seconds_to_ready: list[float] = []
     for cycle in range(CYCLES):
-        flush = ("sync", "async")[cycle % 2]
-        with served(tmp_path / "store", "--flush", flush) as server:
+        options = ("--flush", ("sync", "async")[cycle % 2], "--config", str(config))
+        with served(tmp_path / "store", *options) as server:
             seconds_to_ready.append(server.seconds_to_ready)
             check_kept(server.broker, promised)
             if promised:

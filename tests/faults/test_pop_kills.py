@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from downrange.wire.codes import ResponseCode
-from tests.embedded.brokers import connection, send_request
+from tests.embedded.brokers import connection, pull_request, send_request
 from tests.faults.load import Sender
 from tests.faults.pop_load import (
     Deliveries,
@@ -103,7 +103,9 @@ def _drain(peer: Peer, deliveries: Deliveries, sent: set[bytes]) -> None:
         # An acknowledgement without an answer may count, so such a message need not come again.
         return not popped and sent <= set(deliveries.pops)
 
-    wait_until(is_finished)
+    wait_until(
+        is_finished, 4 * DEADLINE
+    )  # a busy machine sends much before it has acknowledged enough
 
 
 @pytest.mark.parametrize("flush", ["sync", "async"])
@@ -152,9 +154,10 @@ def test_a_stop_answers_pops_that_wait(tmp_path: Path, number: signal.Signals) -
         assert crowd[0].ask(send_request(b"one")).code == ResponseCode.SUCCESS
         (one,) = pop(crowd[0], TOPIC, invisible_ms=60_000)
         assert crowd[0].ask(ack_request(TOPIC, one)).code == ResponseCode.SUCCESS
-        request = pop_request(TOPIC, invisible_ms=60_000, poll_ms=30_000)
+        request = pop_request(TOPIC, invisible_ms=60_000, poll_ms=60_000)
         calls = [peer.start(request) for peer in crowd]
-        time.sleep(0.5)  # they have arrived by now, or are refused in the same way
+        for peer in crowd:
+            peer.ask(pull_request(0))  # it is answered after the other one has arrived
         server.process.send_signal(number)
         answers = [peer.finish(call) for peer, call in zip(crowd, calls, strict=True)]
         assert {answer.code for answer in answers} == {int(ResponseCode.POLLING_TIMEOUT)}

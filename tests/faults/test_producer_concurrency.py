@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from random import Random
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +19,7 @@ from downrange.options import AutoBatch, ClientOptions, ProducerOptions
 from downrange.server.net.interception import deliver
 from downrange.wire.codes import RequestCode
 from tests.contract.servers import Server
-from tests.support.waiting import wait_until
+from tests.support.waiting import wait_until, wait_until_async
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterator
@@ -26,6 +27,11 @@ if TYPE_CHECKING:
     from tests.apache.fixtures import UniqueName
 
 THREADS = 64
+#: For a busy machine; and no timer asks a server while a test counts what is in flight.
+CLIENT = ClientOptions(
+    connect_timeout=60, call_timeout=60, heartbeat_interval=600, route_refresh_interval=600
+)
+PATIENT: dict[str, Any] = {"options": ProducerOptions(timeout=60), "client_options": CLIENT}
 LOOPS: dict[str, Any] = {"asyncio": asyncio.run, "uvloop": uvloop.run}
 
 
@@ -52,7 +58,10 @@ def run(request: pytest.FixtureRequest) -> Callable[[Coroutine[Any, Any, None]],
 def test_threads_share_one_producer(server: Server, connections_max: int) -> None:
     """More threads than connections: threads without a free connection use the engine."""
     topic = server.topic()
-    client_options = ClientOptions(sync_connections_max=connections_max)
+    settings: dict[str, Any] = {
+        **PATIENT,
+        "client_options": replace(CLIENT, sync_connections_max=connections_max),
+    }
     barrier = threading.Barrier(THREADS)
 
     def work(thread: int) -> list[str]:
@@ -61,12 +70,12 @@ def test_threads_share_one_producer(server: Server, connections_max: int) -> Non
         for number in range(20):
             body = f"{thread}-{number}"
             if number % 5 == 4:
-                ids.append(producer.submit(Message(topic, body)).result(30).message_id)
+                ids.append(producer.submit(Message(topic, body)).result(60).message_id)
             else:
                 ids.append(producer.send(Message(topic, body)).message_id)
         return ids
 
-    with Producer(server.name_server, group="many", client_options=client_options) as producer:
+    with Producer(server.name_server, group="many", **settings) as producer:
         with ThreadPoolExecutor(THREADS) as pool:
             ids = [one for ids in pool.map(work, range(THREADS)) for one in ids]
         facts = producer.client.stats()
@@ -88,10 +97,12 @@ def test_tasks_cancelled_at_random_moments_leave_nothing_behind(
 ) -> None:
     """During route lookups, waits for permits, and waits for replies."""
     random = Random(5)
-    options = ProducerOptions(in_flight_max=50, auto_batch=auto_batch)
+    options = ProducerOptions(in_flight_max=50, auto_batch=auto_batch, timeout=60)
 
     async def play() -> None:
-        async with AsyncProducer(server.name_server, group="fickle", options=options) as producer:
+        async with AsyncProducer(
+            server.name_server, group="fickle", options=options, client_options=CLIENT
+        ) as producer:
             kept: set[bytes] = set()
             for round_number in range(10):
                 topic = server_topics[round_number % 2]
@@ -115,6 +126,8 @@ def test_tasks_cancelled_at_random_moments_leave_nothing_behind(
             assert facts.gathered_bytes == 0
             assert facts.failed == 0
             driver: Any = producer.client._driver
+            # Their heartbeats are over.
+            await wait_until_async(lambda: set(server.brokers) <= producer.client.core.registered)
             assert set(driver.addresses().values()) == {0}
             assert not driver.scheduler._shared
             for _ in range(10):
@@ -137,17 +150,19 @@ def test_futures_cancelled_at_random_moments_leave_nothing_behind(
     cluster: Cluster, server: Server
 ) -> None:
     random, topic = Random(6), server.topic()
-    options = ProducerOptions(in_flight_max=50)
+    options = ProducerOptions(in_flight_max=50, timeout=60)
     cluster.intercept(RequestCode.SEND_MESSAGE_V2, deliver(after=0.003))
     try:
-        with Producer(server.name_server, group="fickle", options=options) as producer:
+        with Producer(
+            server.name_server, group="fickle", options=options, client_options=CLIENT
+        ) as producer:
             for _ in range(10):
                 futures = [producer.submit(Message(topic, b"x")) for _ in range(150)]
                 for future in random.sample(futures, 75):
                     future.cancel()
                 for future in futures:
                     if not future.cancelled():
-                        assert future.result(30).attempts == 1
+                        assert future.result(60).attempts == 1
             driver: Any = producer.client._driver
             wait_until(lambda: not driver.submissions)
             facts = producer.client.stats().producers["fickle"]
@@ -161,14 +176,14 @@ def test_two_event_loops_in_two_threads_have_a_producer_each(server: Server) -> 
     topic = server.topic()
 
     async def play(group: str) -> None:
-        async with AsyncProducer(server.name_server, group=group) as producer:
+        async with AsyncProducer(server.name_server, group=group, **PATIENT) as producer:
             for _ in range(5):
                 await asyncio.gather(*(producer.send(Message(topic, b"x")) for _ in range(100)))
 
     with ThreadPoolExecutor(2) as pool:
         ends = [pool.submit(asyncio.run, play("one")), pool.submit(uvloop.run, play("two"))]
         for end in ends:
-            end.result(60)
+            end.result(120)
     assert len(server.read_all(topic, 1000)) == 1000
 
 
@@ -178,7 +193,7 @@ def test_one_loop_after_the_other_has_a_producer_of_the_same_group(
     topic = server.topic()
 
     async def play() -> None:
-        async with AsyncProducer(server.name_server, group="again") as producer:
+        async with AsyncProducer(server.name_server, group="again", **PATIENT) as producer:
             assert (await producer.send(Message(topic, b"x"))).attempts == 1
 
     run(play())
@@ -192,7 +207,7 @@ def test_sync_producer_in_a_thread_does_not_block_an_event_loop(
     topic = server.topic()
 
     async def play() -> None:
-        with Producer(server.name_server, group="beside") as producer:
+        with Producer(server.name_server, group="beside", **PATIENT) as producer:
             receipts = await asyncio.gather(
                 *(asyncio.to_thread(producer.send, Message(topic, b"x")) for _ in range(50))
             )
@@ -208,11 +223,11 @@ def test_callbacks_of_futures_may_send_themselves(server: Server) -> None:
     """A callback that waits for another send must not wait for the thread that would finish it."""
     topic = server.topic()
     ids: list[str] = []
-    with Producer(server.name_server, group="chained") as producer:
+    with Producer(server.name_server, group="chained", **PATIENT) as producer:
 
         def send_another(_: object) -> None:
             ids.append(producer.send(Message(topic, b"second")).message_id)
-            ids.append(producer.submit(Message(topic, b"third")).result(30).message_id)
+            ids.append(producer.submit(Message(topic, b"third")).result(60).message_id)
 
         for _ in range(20):
             producer.submit(Message(topic, b"first")).add_done_callback(send_another)

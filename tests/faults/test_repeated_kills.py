@@ -22,6 +22,7 @@ from downrange.wire.headers import MaxOffsetRequest
 from tests.embedded.brokers import connection, send
 from tests.faults.load import Acknowledged, Sender, check_kept
 from tests.faults.processes import DEADLINE, ServerProcess, served
+from tests.support.waiting import wait_until
 
 #: Starts that are compared with each other.
 BLOCK = 10
@@ -63,8 +64,13 @@ class RepeatedKills:
         self.starts: list[Start] = []
         self.promised: dict[str, list[Acknowledged]] = {topic: [] for topic in TOPICS}
 
-    def live(self, seconds: float) -> None:
-        """Start a server, send to it for some time, and kill it."""
+    def live(self, seconds: float, least: int = 0) -> None:
+        """Start a server, send to it for some time, and kill it.
+
+        Args:
+            seconds: How long it lives.
+            least: It lives longer if it has not acknowledged this many messages by then.
+        """
         topic = TOPICS[self._lives % len(TOPICS)]
         with served(self._folder, "--flush", "async") as server:
             self._note_start(server)
@@ -82,6 +88,8 @@ class RepeatedKills:
             )
             sender.start()
             time.sleep(seconds)
+            if least:
+                wait_until(lambda: len(sender.acknowledged) >= least)
             server.kill()
         sender.join(DEADLINE)
         assert sender.refusal is None, sender.refusal
@@ -125,7 +133,7 @@ def test_recovery_after_each_of_many_kills_reads_only_what_the_last_process_stor
     random = Random(14)
     kills = RepeatedKills(tmp_path / "store")
     for _ in range(8):
-        kills.live(random.uniform(0.05, 0.6))
+        kills.live(random.uniform(0.05, 0.6), least=150)
     kills.check()
     assert all(start.scanned <= start.stored for start in kills.starts)
     assert sum(start.stored for start in kills.starts) > 1000

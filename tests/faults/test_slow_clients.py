@@ -23,21 +23,22 @@ from tests.support.waiting import wait_until
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-SMALL_PATIENCE = """
+#: Few bytes may be unread, for a time that a test can wait for, or that a slow test never needs.
+PATIENCE = """
 [listener]
 unread_bytes_max = 1000000
-unread_timeout = 1.0
+unread_timeout = {seconds}
 """
 BODY = bytes(200_000)
 MESSAGES = 5
 
 
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
-    folder = tmp_path_factory.mktemp("slow")
-    config = folder / "config.toml"
-    config.write_text(SMALL_PATIENCE)
-    with served(folder / "store", "--config", str(config)) as server:
+@pytest.fixture
+def server(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[ServerProcess]:
+    """Give a server with messages; the parameter is its `unread_timeout`."""
+    config = tmp_path / "config.toml"
+    config.write_text(PATIENCE.format(seconds=request.param))
+    with served(tmp_path / "store", "--config", str(config)) as server:
         with connection(server.broker) as peer:
             for _ in range(MESSAGES):
                 assert peer.ask(send_request(BODY)).code == ResponseCode.SUCCESS
@@ -63,6 +64,7 @@ def _memory_kb(server: ServerProcess) -> int:
     return int(status.split("VmRSS:")[1].split()[0])
 
 
+@pytest.mark.parametrize("server", [1.0], indirect=True)
 def test_a_client_that_reads_no_replies_is_paused_and_then_cut(server: ServerProcess) -> None:
     before_kb = _memory_kb(server)
     pulls = encode(pull_request(0)) * 2_000  # 400 MB of replies
@@ -77,6 +79,7 @@ def test_a_client_that_reads_no_replies_is_paused_and_then_cut(server: ServerPro
         assert good.ask(send_request(b"on")).code == ResponseCode.SUCCESS
 
 
+@pytest.mark.parametrize("server", [DEADLINE], indirect=True)
 def test_a_slow_client_gets_every_reply(server: ServerProcess) -> None:
     with connection(server.broker) as good, _slow_socket(server) as slow:
         slow.sendall(encode(pull_request(0)) * 30)

@@ -10,12 +10,15 @@ A subject is a function without arguments that returns a context manager of the 
         with … as producer:
             yield lambda: producer.send(message)
 
-    counts = counted_apart("tests.guards.sends:sending")
+    counts = counted_apart("tests.guards.sends:sending", "native")
 
 It counts in a separate process, because coverage and debuggers use the interpreter's only trace
 hook, too. To print the figures:
 
     python -m tests.guards.count tests.guards.sends:sending
+    DOWNRANGE_PURE=1 python -m tests.guards.count tests.guards.sends:sending
+
+What the native part does costs a call, and nothing else here: its own work is not counted.
 """
 
 from __future__ import annotations
@@ -28,11 +31,12 @@ import tracemalloc
 from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeAlias
 
 import msgspec
 
 import downrange
+from downrange.native import PURE_VARIABLE
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
@@ -40,6 +44,9 @@ if TYPE_CHECKING:
 
 Operation: TypeAlias = Callable[[], object]
 Subject: TypeAlias = "Callable[[], AbstractContextManager[Operation]]"
+
+#: Which twins of hot functions run; see `downrange.native`.
+Twins: TypeAlias = Literal["pure", "native"]
 
 ROOT: Final = Path(__file__).parents[2]
 _PACKAGE: Final = str(Path(downrange.__file__).parent) + os.sep
@@ -66,6 +73,22 @@ class Counts(msgspec.Struct, frozen=True):
     held_bytes: int
 
 
+class Budget(NamedTuple):
+    """The most that an operation may cost, for each path.
+
+    Attributes:
+        pure: With the twins in Python.
+        native: With the native twins; as `pure` if None.
+    """
+
+    pure: Counts
+    native: Counts | None = None
+
+    def of(self, twins: Twins) -> Counts:
+        """Return the budget of a path."""
+        return self.native if twins == "native" and self.native is not None else self.pure
+
+
 def count(operation: Operation) -> Counts:
     """Count the cost of an operation in this thread, after warming up."""
     for _ in range(_WARM_UPS):
@@ -82,12 +105,13 @@ def count(operation: Operation) -> Counts:
         gc.enable()
 
 
-def counted_apart(subject: str) -> Counts:
+def counted_apart(subject: str, twins: Twins) -> Counts:
     """Count the cost of a subject, "module:function", in a separate process."""
+    pure = "1" if twins == "pure" else "0"
     done = subprocess.run(
         [sys.executable, "-m", "tests.guards.count", subject],
         cwd=ROOT,
-        env=os.environ | {"PYTHONHASHSEED": "0"},
+        env=os.environ | {"PYTHONHASHSEED": "0", PURE_VARIABLE: pure},
         capture_output=True,
         text=True,
         timeout=_TIMEOUT,

@@ -7,7 +7,17 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 from unittest.mock import patch
 
-from downrange import AsyncProducer, AutoBatch, Message, Producer, ProducerOptions
+from opentelemetry.sdk.trace import TracerProvider
+
+from downrange import (
+    AsyncProducer,
+    AutoBatch,
+    Message,
+    Producer,
+    ProducerOptions,
+    instrument,
+    uninstrument,
+)
 from tests.guards.server_loop import NAME_SERVER, TOPIC, AnsweringDialer
 
 if TYPE_CHECKING:
@@ -57,6 +67,17 @@ def sync() -> Generator[Operation]:
     """One message, in the caller's thread."""
     with _threaded() as producer:
         yield lambda: producer.send(_message())
+
+
+@contextmanager
+def traced() -> Generator[Operation]:
+    """One message with a span of OpenTelemetry; the SDK's own code is not counted."""
+    with _threaded() as producer:
+        instrument(tracer_provider=TracerProvider())
+        try:
+            yield lambda: producer.send(_message())
+        finally:
+            uninstrument()
 
 
 @contextmanager

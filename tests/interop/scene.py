@@ -108,7 +108,7 @@ class Scene:
         topics = {subscriptions: "*"} if isinstance(subscriptions, str) else subscriptions
         group = group or self.name("group")
         # Otherwise a stopping consumer does not commit what its listener has just accepted.
-        options = {"awaitTerminationMillisWhenShutdown": 5000, **given.pop("options", {})}
+        options = {"awaitTerminationMillisWhenShutdown": 30_000, **given.pop("options", {})}
         given = {"account": self._account, "options": options, **given}
         return self._keep(self.java.start_consumer(self.name_server, group, topics, **given))
 

@@ -108,8 +108,10 @@ def test_members_read_the_queues_that_the_broker_gives_them(
         return _queues(scene.java.received(member, 0, clear=True))
 
     taken = wait_until(lambda: len(queues := queues_of(leaves)) == everything // 2 and queues)
-    kept = wait_until(lambda: len(queues := queues_of(stays)) == everything // 2 and queues)
-    assert not kept & taken
+    # Until it has given up its part, the first member reads some of those queues as well.
+    kept = wait_until(
+        lambda: len(queues := queues_of(stays)) == everything // 2 and not queues & taken and queues
+    )
     scene.stop(leaves)
     wait_until(lambda: queues_of(stays) == kept | taken)
     queries = [json.loads(body) for body in requests.bodies(RequestCode.QUERY_ASSIGNMENT)]
@@ -205,4 +207,4 @@ def test_queues_of_a_killed_orderly_member_are_read_at_once(own_scene: Scene) ->
         begun = time.monotonic()
         wait_until(lambda: len(queues_of(scene.java, stays)) == 4)
         # Without the broker's help the locks of the killed member last 60 s.
-        assert time.monotonic() - begun < 20 * WAIT_SCALE
+        assert time.monotonic() - begun < 45 * WAIT_SCALE

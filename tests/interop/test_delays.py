@@ -33,7 +33,8 @@ def test_delay_levels_are_kept(scene: Scene) -> None:
         )
         assert sent["status"] == "SEND_OK"
     got = scene.received(consumer, 2)
-    assert [body_of(one) for one in got] == [b"1", b"2"]
+    # A listener gets them in several threads, and a broker that stalls delivers both at once.
+    assert sorted(body_of(one) for one in got) == [b"1", b"2"]
     for one in got:
         assert _wait_of(one) >= levels[int(body_of(one))]
         assert (one["topic"], one["tags"]) == (topic, "t")

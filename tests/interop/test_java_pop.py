@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import itertools
 import json
+import os
 import random
+import signal
 import time
 from collections import Counter
 from typing import TYPE_CHECKING
@@ -41,9 +43,10 @@ if TYPE_CHECKING:
 
 VERSION = "5.5.0"
 BROKER = "broker-a"
-# The shortest that the Java client accepts.
-INVISIBLE_MS = 5000
-HOLD_MS = 20_000
+# Long enough for a client on a busy machine to handle a message and to acknowledge it.
+INVISIBLE_MS = 10_000
+SHORT_MS = 6000
+HOLD_MS = 30_000
 HELD_MAX = 1024
 
 
@@ -138,8 +141,9 @@ def test_messages_of_a_member_that_crashed_go_to_another(scene: Scene) -> None:
         queue = {"consumerGroup": group, "topic": topic, "queueId": "-1"}
         queue |= {"pollTime": "0", "bornTime": "0"}
         wait_until(lambda: _ask(scene, RequestCode.NOTIFICATION, queue).fields["hasMsg"] == "false")
-        other = _member(scene, topic, group)
-        # The end of this JVM shuts no client down.
+        # It pops them again when their time is over, so it must be gone before.
+        os.kill(doomed_jvm.pid, signal.SIGKILL)
+    other = _member(scene, topic, group)
     got = scene.received(other, len(bodies))
     assert sorted(body_of(one) for one in got) == bodies
     assert {one["reconsumeTimes"] for one in got} == {1}
@@ -161,23 +165,44 @@ def test_member_receives_the_tags_it_subscribed_to(scene: Scene) -> None:
     ]
 
 
+def test_member_receives_what_its_expression_matches(scene: Scene) -> None:
+    topic, group, producer = scene.topic(queues=2), scene.name("group"), scene.producer()
+    _set_pop_mode(scene, topic, group)
+    consumer = _member(scene, {topic: "amount > 100 AND color = 'red'"}, group, sql=True)
+
+    def send(amount: int, color: str) -> None:
+        properties = {"amount": str(amount), "color": color}
+        scene.send(producer, [message(topic, str(amount).encode(), properties=properties)])
+
+    for amount, color in ((50, "red"), (150, "blue"), (151, "red"), (99, "red"), (152, "red")):
+        send(amount, color)
+    got = scene.received(consumer, 2)
+    assert sorted(map(body_of, got)) == [b"151", b"152"]
+    assert all("POP_CK" in one["properties"] for one in got)
+    # By now its pops wait: one that does not match is passed over.
+    send(98, "red")
+    send(153, "red")
+    assert sorted(map(body_of, scene.received(consumer, 3))) == [b"151", b"152", b"153"]
+    wait_until(lambda: scene.committed(group, topic, queues=2) == 7)
+
+
 # --- hand-made requests --------------------------------------------------------------------------
 
 
 def test_batch_acknowledges_some_messages_of_a_pop(scene: Scene) -> None:
     topic, group = _filled(scene, 4), scene.name("group")
-    found = _receipts(_pop(scene, topic, group, invisible_ms=3000), topic, group)
+    found = _receipts(_pop(scene, topic, group, invisible_ms=SHORT_MS), topic, group)
     entry = found["0", 0, 0].batch_entry([0, 2, 3])
     body = batch_body(BROKER, [entry])
     assert _ask(scene, RequestCode.BATCH_ACK_MESSAGE, {}, body).code == 0
-    answer = _pop(scene, topic, group, invisible_ms=3000, **_held())
+    answer = _pop(scene, topic, group, invisible_ms=SHORT_MS, **_held())
     (record,) = decode_records(answer.body)
     assert (record.body, record.reconsume_times, record.topic) == (b"1", 1, topic)
     # The message of the retry topic is acknowledged in a batch as well.
     (again,) = _receipts(answer, topic, group).values()
     body = batch_body(BROKER, [again.batch_entry([again.offset])])
     assert _ask(scene, RequestCode.BATCH_ACK_MESSAGE, {}, body).code == 0
-    _wait_for_return(scene, 5000)
+    _wait_for_return(scene, SHORT_MS + 2000)
     assert _pop(scene, topic, group).code == ResponseCode.POLLING_TIMEOUT
 
 
@@ -186,7 +211,7 @@ def test_acknowledged_message_of_the_retry_topic_does_not_return(scene: Scene) -
     _pop(scene, topic, group, invisible_ms=1000)
     returned: dict[bytes, Receipt] = {}
     while len(returned) < 2:
-        answer = _pop(scene, topic, group, queue_id=-1, invisible_ms=3000, **_held())
+        answer = _pop(scene, topic, group, queue_id=-1, invisible_ms=SHORT_MS, **_held())
         found = _receipts(answer, topic, group).values()
         for record, receipt in zip(decode_records(answer.body), found, strict=True):
             assert record.properties()["POP_CK"] == receipt.text
@@ -246,10 +271,11 @@ def test_orderly_pop_keeps_the_order_and_blocks_its_queue(scene: Scene) -> None:
     assert handled == [b"0", b"1", b"2", b"3", b"4"]
 
 
-def test_pop_is_refused_when_too_many_are_held(scene: Scene) -> None:
+def test_pop_is_refused_when_too_many_are_held(scene: Scene, ours: Cluster) -> None:
     topic, group = scene.topic(), scene.name("group")
     now_ms = int(time.time() * 1000)
-    fields = pop_fields(topic, group, poll_ms=HOLD_MS, born_ms=now_ms)
+    # All must be held before the first is answered.
+    fields = pop_fields(topic, group, poll_ms=90_000, born_ms=now_ms)
     held = Command(int(RequestCode.POP_MESSAGE), fields)
     peers = [Peer(SocketChannel(scene.brokers[0]), codec=HeaderCodec.JSON) for _ in range(3)]
     for peer in peers[:2]:
@@ -261,13 +287,15 @@ def test_pop_is_refused_when_too_many_are_held(scene: Scene) -> None:
         return int(_ask(scene, RequestCode.POLLING_INFO, queue).fields["pollingNum"])
 
     wait_until(lambda: held_count() == HELD_MAX)
-    # 5.5.0 holds one more than its limit, so of two more, one is answered at once.
-    peers[2].start(held)
+    # 5.5.0 holds one more than its limit, and another one if it just looks at the first of those
+    # that it holds: it takes that out for a moment. So of three more, one is answered at once.
+    for _ in range(2):
+        peers[2].start(held)
     raw = Command(int(RequestCode.POP_MESSAGE), fields, request_id=77)
     first_answer = peers[2].exchange_raw(encode(raw))
     assert first_answer.code == ResponseCode.POLLING_FULL
     assert first_answer.fields["msgOffsetInfo"] == ""
-    assert held_count() <= HELD_MAX + 1
+    assert held_count() <= HELD_MAX + (1 if scene.brokers == ours.brokers else 2)
     for peer in peers:
         peer.close()
 
@@ -311,6 +339,11 @@ def _filled(scene: Scene, count: int) -> str:
     topic = scene.topic()
     producer = scene.producer()
     scene.send(producer, [message(topic, str(number).encode()) for number in range(count)])
+    # Apache's broker answers a send before a pop can find the message.
+    where = {"topic": topic, "queueId": "0"}
+    wait_until(
+        lambda: _ask(scene, RequestCode.GET_MAX_OFFSET, where).fields["offset"] == str(count)
+    )
     return topic
 
 

@@ -227,7 +227,8 @@ def test_permission_and_retention_are_changed_and_kept_over_a_restart(
 ) -> None:
     with Cluster() as cluster:
         scene, address = Scene(java, cluster, unique_name, stopper), cluster.brokers[0]
-        topic, producer = scene.topic(), scene.producer()
+        # The producer keeps its route, so that the broker refuses and not the producer.
+        topic, producer = scene.topic(), scene.producer(options={"pollNameServerInterval": 600_000})
         scene.send(producer, [message(topic, b"x")])
         for name, value in (("brokerPermission", "4"), ("fileReservedTime", "48")):
             changed = scene.mqadmin("updateBrokerConfig", "-b", address, "-k", name, "-v", value)

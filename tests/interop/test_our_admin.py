@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from downrange import Admin, ClientOptions, Message, Producer
+from downrange import Admin, ClientOptions, Message, Producer, ProducerOptions
 from tests.support.waiting import wait_until
 
 if TYPE_CHECKING:
@@ -42,7 +42,9 @@ def test_java_members_are_shown_and_reset(
     topic, group = unique_name("topic"), unique_name("group")
     with (
         Admin(name_server, client_options=ClientOptions(call_timeout=30.0)) as admin,
-        Producer(admin.client, group=unique_name("producers")) as producer,
+        Producer(
+            admin.client, group=unique_name("producers"), options=ProducerOptions(timeout=30.0)
+        ) as producer,
     ):
         admin.create_topic(topic, queues=2)
         admin.create_group(group)

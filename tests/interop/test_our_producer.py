@@ -204,20 +204,27 @@ def test_numbers_choose_the_queue_that_java_chooses(scene: Scene, producer: mq.P
 def test_delays_are_kept(scene: Scene, producer: mq.Producer, is_apache: bool) -> None:
     topic = scene.topic()
     consumer = scene.consumer(topic)
-    delays = {b"level": 1.0}
+    due_ms: dict[bytes, float] = {}
+    expected = [b"level"]
     sent = {b"level": producer.send(mq.Message(topic, b"level", delay_level=1))}
     if not is_apache or not scene.is_old:  # brokers of 4.9 have no timers
         at = datetime.now(UTC) + timedelta(seconds=2)
         sent[b"at"] = producer.send(mq.Message(topic, b"at", deliver_at=at))
+        due_ms[b"at"] = at.timestamp() * 1000
         sent[b"in"] = producer.send(mq.Message(topic, b"in", deliver_in=1.5))
-        recalled = producer.send(mq.Message(topic, b"recalled", deliver_in=1.5))
+        # Late enough that a busy machine recalls it before. The arrival of a later message shows
+        # that it was skipped.
+        recalled = producer.send(mq.Message(topic, b"recalled", deliver_in=8.0))
         assert producer.recall(recalled.recall_handle) == recalled.message_id
-        delays |= {b"at": 1.5, b"in": 1.5}
-    got = {body_of(one): one for one in scene.received(consumer, len(delays))}
-    assert got.keys() == delays.keys()
+        sent[b"behind"] = producer.send(mq.Message(topic, b"behind", deliver_in=10.0))
+        expected += [b"at", b"behind", b"in"]
+    delays = {b"level": 1.0, b"in": 1.5, b"behind": 10.0}
+    got = {body_of(one): one for one in scene.received(consumer, len(expected))}
+    assert got.keys() == set(expected)
     for body, one in got.items():
         assert one["msgId"] == sent[body].message_id
-        assert one["receivedAtMs"] - one["bornTimestamp"] >= delays[body] * 1000 - 200
+        due = due_ms.get(body) or one["bornTimestamp"] + delays[body] * 1000
+        assert one["receivedAtMs"] >= due - 200
 
 
 def test_java_tools_find_our_messages_by_key_and_by_either_id(
@@ -265,7 +272,10 @@ def test_unique_ids_are_made_as_java_makes_them(scene: Scene, producer: mq.Produ
     ip = producer.client.stats().client_id.partition("@")[0]
     ids = [producer.send(mq.Message(topic, b"x")).message_id for _ in range(3)]
     ids += producer.send_batch([mq.Message(topic, b"x")] * 3).message_ids
+    made = time.time_ns() // 1_000_000
     theirs = scene.java.call("uniqueId")
+    # Java takes an id of the current millisecond for one of the month before.
+    wait_until(lambda: time.time_ns() // 1_000_000 > made)
     assert len(set(ids)) == 6
     assert {len(one) - _address_digits(ip) for one in ids} == {24}
     assert len(theirs["id"]) - _address_digits(theirs["ip"]) == 24
@@ -289,11 +299,15 @@ def test_java_decodes_our_trace_records(scene: Scene) -> None:
         later = producer.send(mq.Message(topic, b"later", delay_level=1))
     records: list[Json] = []
     keys: list[str] = []
-    for one in scene.received(scene.consumer(trace_topic), 1):
+    consumer, count = scene.consumer(trace_topic), 0
+    by_id: dict[str, Json] = {}
+    while len(by_id) < 2:  # in one message or in two, depending on the speed of the sends
+        (*_, one) = scene.received(consumer, count + 1)[: count + 1]
+        count += 1
         records += scene.java.call("trace.decode", text=b64decode(one["body"]).decode())
         keys += (one["keys"] or "").split()
-    by_id = {record["traceBeans"][0]["msgId"]: record for record in records}
-    assert by_id.keys() <= {single.message_id, later.message_id}
+        by_id = {record["traceBeans"][0]["msgId"]: record for record in records}
+    assert by_id.keys() == {single.message_id, later.message_id}
     record = by_id[single.message_id]
     assert {"k1", "k2", single.message_id} <= set(keys)
     assert (record["traceType"], record["groupName"], record["success"]) == ("Pub", group, True)
@@ -307,9 +321,12 @@ def test_transactions_end_as_our_producer_decides(scene: Scene) -> None:
     topic, group = scene.topic(), scene.name("ours")
     asked: list[bytes] = []
 
-    def check(half: mq.ReceivedMessage) -> mq.Outcome:
+    outcomes = {b"checked": mq.Outcome.COMMIT, b"failed": mq.Outcome.ROLLBACK}
+
+    def check(half: mq.ReceivedMessage) -> mq.Outcome | None:
         asked.append(half.body)
-        return mq.Outcome.COMMIT if half.body == b"checked" else mq.Outcome.ROLLBACK
+        # On a busy machine the broker asks about the others too, before they are ended.
+        return outcomes.get(half.body)
 
     def fail(*_: object) -> mq.Outcome:
         raise ValueError("local work failed")

@@ -18,6 +18,7 @@ from downrange.client.flows.notices import (
 from downrange.client.offset_stores import MemoryOffsets
 from downrange.errors import DeadLetter, Retry, RetrySome
 from downrange.options.consumers import ConsumerOptions
+from downrange.wire.properties import PropertyKey
 from tests.simulation.group_clients import SimulatedClient, SimulatedDialer
 from tests.simulation.group_ledger import RETRIES, GroupLedger, Handling
 
@@ -264,7 +265,7 @@ class Member:
         world.note(f"{self.name} begins {[_name(each) for each in messages]}")
         first = messages[0]
         assert first.topic == group.topic
-        is_queue = group.is_orderly and not first.delivery_attempts
+        is_queue = group.is_orderly and PropertyKey.RETRY_TOPIC not in first.properties
         if is_queue:
             window = self.member.windows[first.queue]
             group.ledger.enter_queue(

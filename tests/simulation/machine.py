@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
     from downrange.server.outputs import OnReply, Output, Peer
     from downrange.wire.command import Command
+    from downrange.wire.send_runs import SendRun
 
 #: Small files, so that a run crosses from one to the next.
 SIZES = StoreOptions(
@@ -138,6 +139,7 @@ class Machine:
             clock_ms=self._loop.wall_clock_ms,
             logger=logging.getLogger("downrange.broker"),
             on_closed=lambda _peer: None,
+            handle_run=self._handle_run,
         )
         self._run = BrokerLoop(
             state,
@@ -195,6 +197,10 @@ class Machine:
     def handle(self, request: Command, peer: Peer, now_ms: int) -> Iterable[Output]:
         """Handle a request."""
         return () if self._run is None else self._run.handle(request, peer, now_ms)
+
+    def _handle_run(self, run: SendRun, peer: Peer, now_ms: int) -> bool:
+        """Handle plain sends of one read."""
+        return self._run is not None and self._run.handle_run(run, peer, now_ms)
 
     def on_reply(self, callback: OnReply, reply: Command | None, now_ms: int) -> Iterable[Output]:
         """Continue after a `Call` of the broker."""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 from downrange.options import ListenerOptions
 from downrange.server.net.connection import Connection
 from downrange.server.outputs import Peer
-from downrange.wire.link import Link, LinkBroken, ReplyArrived, RequestArrived
+from downrange.wire.link import Link, LinkBroken, ReplyArrived, RequestArrived, RunArrived
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -192,6 +192,8 @@ class Channel(asyncio.Transport):
                     self._caller.on_request(request)
                 case LinkBroken(error):
                     raise error
+                case RunArrived():
+                    raise AssertionError("a client's link takes no runs of sends")
 
 
 class ProtocolChannel(Channel):

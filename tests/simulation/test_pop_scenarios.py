@@ -9,14 +9,20 @@ import os
 import subprocess
 import sys
 from functools import cache
+from typing import TYPE_CHECKING
 
 import pytest
 
+from downrange.server.broker.pop import dead_letters_in_order
 from downrange.server.broker.pop.checkpoint_records import PopRecords
 from downrange.server.broker.pop.checkpoints import Checkpoints
 from downrange.server.broker.pop.orders import Orders
 from tests.simulation import world
 from tests.simulation.pop_world import PopWorld
+
+if TYPE_CHECKING:
+    from downrange.server.broker.pop.orders import DeadHead, Place
+    from downrange.server.broker.state import BrokerState
 
 SEEDS = range(8)
 
@@ -67,6 +73,7 @@ def test_every_kind_of_event_happens_in_some_run(line: str) -> None:
 def test_messages_are_delivered_again_and_become_dead_letters_in_some_run() -> None:
     assert any(finished_run(seed).pops.repeated() for seed in SEEDS)
     assert any(finished_run(seed).dead_letters for seed in SEEDS)
+    assert any(finished_run(seed).ordered_dead_letters for seed in SEEDS)
 
 
 def test_the_same_seed_gives_the_same_run_in_any_process() -> None:
@@ -106,6 +113,18 @@ def test_messages_that_are_never_revived_are_detected(
     monkeypatch.setattr(world, "RECOVERY_SECONDS", 30.0)
     with pytest.raises(BaseExceptionGroup, match="unhandled errors"):
         PopWorld(0).run()
+
+
+def test_heads_that_are_passed_without_a_dead_letter_are_detected(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def forget(_state: BrokerState, _place: Place, dead: DeadHead, _now_ms: int) -> int:
+        dead.log_end = 0
+        return 0
+
+    monkeypatch.setattr(dead_letters_in_order, "_store", forget)
+    with pytest.raises(BaseExceptionGroup, match="unhandled errors"):
+        _run_all()
 
 
 def test_a_queue_that_is_never_blocked_is_detected(monkeypatch: pytest.MonkeyPatch) -> None:

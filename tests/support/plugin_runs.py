@@ -45,7 +45,8 @@ from orders import place_order
 def test_orders(rocketmq, text):
     assert rocketmq.name_servers == "ADDRESS"
     place_order(rocketmq.name_servers, text)
-    assert [order.body for order in rocketmq.wait_for("orders")] == [text.encode()]
+    orders = rocketmq.wait_for("orders", timeout=60.0)
+    assert [order.body for order in orders] == [text.encode()]
 
 
 def test_own_names(rocketmq):

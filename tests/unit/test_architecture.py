@@ -12,7 +12,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 SOURCE = ROOT / "src" / "downrange"
 PAGE = (ROOT / "ARCHITECTURE.md").read_text()
-_LINES_MAX = 250
+_LINES_MAX = 290
 
 
 def _named() -> Counter[str]:

@@ -76,7 +76,7 @@ def _printed(code: str) -> str:
     return result.stderr
 
 
-@pytest.mark.parametrize("logger", ["server", "broker", "nameserver"])
+@pytest.mark.parametrize("logger", ["server", "broker", "nameserver", "access", "metrics"])
 def test_servers_print_nothing_in_a_program_that_has_set_up_no_logging(logger: str) -> None:
     code = "import logging, downrange.server, downrange.client"
     assert _printed(f"{code}\nlogging.getLogger('downrange.{logger}').error('text')") == ""
@@ -88,7 +88,7 @@ def test_every_logger_of_the_servers_is_silent() -> None:
         for path in (SOURCE.parent / "server").rglob("*.py")
         for name in re.findall(r'getLogger\("downrange\.(\w+)"\)', path.read_text())
     }
-    assert names == {"server", "broker", "nameserver"}
+    assert names == {"server", "broker", "nameserver", "access", "metrics"}
 
 
 def test_errors_of_clients_are_printed_in_a_program_that_has_set_up_no_logging() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import importlib
+import re
 import sys
 import tomllib
 from pathlib import Path
@@ -20,7 +21,7 @@ MODULES = sorted(
 #: Parts that every product may use.
 _SHARED = {
     *("wire", "model", "options", "errors", "checks", "extras", "addresses", "tls", "memory"),
-    "filters",
+    *("filters", "native"),
     "allocation",
 }
 
@@ -31,26 +32,30 @@ ARROWS: dict[str, set[str]] = {
     "extras": {"errors"},
     "memory": {"wire"},
     "busy_poll": set(),
+    "native": set(),
     "checks": {"errors"},
     "model": {"checks", "errors"},
     "allocation": {"model", "checks", "errors"},
-    "wire": {"model", "errors"},
-    "store": {"wire", "model", "errors"},
+    "wire": {"native", "model", "errors"},
+    "store": {"wire", "native", "model", "errors"},
     "options": {"wire", "addresses", "allocation", "model", "checks", "errors"},
     "filters": {"checks", "errors"},
     "addresses": {"errors"},
     "tls": {"errors"},
-    "client.flows": {"wire", "filters", "model", "allocation", "options", "checks", "errors"},
+    "client.flows": {"wire", "filters", "model", "allocation", "options", "checks", "errors"}
+    | {"native"},
     "client.drivers": _SHARED | {"client.flows", "busy_poll"},
     "client": _SHARED | {"client.drivers", "client.flows"},
     "server.outputs": {"wire"},
     "server.access": {"server.outputs", "wire", "options", "errors", "extras"},
     "server.nameserver": {"server.outputs", "wire", "model", "options", "errors"},
     "server.broker": {"server.outputs", "server.access", "store"}
-    | {"wire", "filters", "model", "allocation", "options", "errors"},
+    | {"wire", "filters", "model", "allocation", "options", "errors", "native"},
+    "server.metrics": {"server.broker", "server.nameserver", "store", "wire"},
     "server.net": _SHARED | {"server.outputs", "busy_poll"},
     "server.run": _SHARED
     | {"server.net", "server.nameserver", "server.broker", "server.access", "server.outputs"}
+    | {"server.metrics"}
     | {"store", "busy_poll"},
     "server": {"server.run"},
     "embedded": _SHARED | {"server.run", "server.net", "server.access", "server.outputs"},
@@ -58,7 +63,12 @@ ARROWS: dict[str, set[str]] = {
     "pytest_downrange": {"testing", "client", "errors"},
     # `__init__` stands for the public names, `from downrange import Producer`.
     "spark": _SHARED | {"__init__", "client", "client.flows"},
+    "otel": _SHARED | {"client", "client.flows"},
     "pipelines": _SHARED | {"__init__", "spark", "client", "client.flows"},
+    # `server.access` for the accounts that may log in, `server.net` to log a peer that speaks TLS.
+    "console": _SHARED
+    | {"__init__", "client", "client.flows", "console.cluster", "server.access", "server.net"},
+    "console.cluster": _SHARED | {"__init__", "client", "client.flows"},
     "demo": _SHARED | {"__init__", "pipelines", "spark", "embedded", "client", "client.flows"},
     "cli": _SHARED
     | {
@@ -70,18 +80,19 @@ ARROWS: dict[str, set[str]] = {
         "server.run",
         "server.access",
     }
-    | {"store", "pipelines", "demo", "busy_poll"},
+    | {"store", "pipelines", "demo", "busy_poll", "console"},
     "pyspark_rocketmq": {"spark"},
     "pyspark_downrange": {"spark"},
     "__main__": {"cli", "errors", "extras"},
-    "__init__": {"client", "client.flows", "embedded", "filters", "allocation"}
+    "__init__": {"client", "client.flows", "embedded", "filters", "allocation", "otel"}
     | {"model", "options", "errors"},
 }
 
 #: Parts that need an extra.
 _EXTRA_PARTS = {
     *("cli", "__main__", "spark", "pipelines", "demo", "pyspark_rocketmq", "pyspark_downrange"),
-    "pytest_downrange",
+    *("console", "pytest_downrange"),
+    "otel",
 }
 
 #: Parts that only decide and convert, and so can be tested and simulated without I/O.
@@ -89,7 +100,7 @@ PURE = {
     *("errors", "checks", "model", "allocation", "options", "addresses", "wire", "filters"),
     "client.flows",
     "server.outputs",
-    *("server.nameserver", "server.broker"),
+    *("server.nameserver", "server.broker", "server.metrics"),
 }
 #: Pure modules of parts that are not pure as a whole.
 PURE_MODULES = {f"downrange.server.access.{name}" for name in ("rules", "needs", "addresses")}
@@ -196,3 +207,13 @@ def test_plain_install_needs_only_the_declared_packages() -> None:
 
 def test_readme_stays_short() -> None:
     assert len((ROOT / "README.md").read_text().splitlines()) < 150
+
+
+def test_tests_that_the_complaints_name_exist() -> None:
+    """The table in docs/concepts/consumers.md."""
+    named = set(re.findall(r"`(test_\w+)`", (ROOT / "docs/concepts/consumers.md").read_text()))
+    found: set[str] = set()
+    for path in (ROOT / "tests").rglob("test_*.py"):
+        found.update(re.findall(r"^def (test_\w+)", path.read_text(), re.MULTILINE))
+    assert len(named) > 30
+    assert not named - found

@@ -25,7 +25,7 @@ from downrange.client.flows.consuming.offsets import max_offset
 from downrange.embedded import Cluster
 from downrange.errors import RocketMQError
 from downrange.model import Message, QueueId
-from downrange.options import BrokerOptions
+from downrange.options import BrokerOptions, ClientOptions, ProducerOptions
 from downrange.server.run.cluster import ClusterOptions, ClusterServer
 from downrange.server.run.runner import ServerThread
 from downrange.spark.connection import close_clients
@@ -34,7 +34,7 @@ from downrange.spark.source import RocketMQDataSource
 from downrange.store.message_store import StoreOptions
 from downrange.store.retention import RetentionOptions
 from tests.contract.servers import Server
-from tests.support.waiting import wait_until
+from tests.support.waiting import WAIT_TIMEOUT, wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterable, Sequence
@@ -50,6 +50,8 @@ if TYPE_CHECKING:
     from downrange.wire.command import Command
 
 ALL = ReadAllAvailable()
+#: For a busy machine.
+PATIENT = ClientOptions(call_timeout=WAIT_TIMEOUT)
 #: Few attempts without pauses, and no caches, so that no test waits.
 QUICK = {
     "fetchOffset.numRetries": "2",
@@ -70,8 +72,12 @@ class Stage:
     def __init__(self, name_server: str, brokers: Sequence[str]) -> None:
         self.name_server = name_server
         self.server = Server(name_server, brokers, None, unique_name)
-        self.admin = Admin(name_server).start()
-        self.producer = Producer(name_server, group="stage").start()
+        self.admin = Admin(name_server, client_options=PATIENT).start()
+        # A message that is sent again after a time-out would be stored twice.
+        options = ProducerOptions(timeout=WAIT_TIMEOUT)
+        self.producer = Producer(
+            name_server, group="stage", options=options, client_options=PATIENT
+        ).start()
 
     def close(self) -> None:
         """Close all clients."""

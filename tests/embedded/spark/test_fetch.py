@@ -46,7 +46,7 @@ def test_a_lost_pull_is_repeated(stage: Stage, cluster: Cluster, fault: Any) -> 
     counting = Counting(None, fault, None, fault)
     cluster.intercept(PULL, counting)
     options = {"subscribe": topic, "pullBatchSize": "20", "pullTimeoutMs": "300"}
-    assert stage.bodies(**options, fetchOffset__numRetries=4) == numbers(0, 200)
+    assert stage.bodies(**options, fetchOffset__numRetries=100) == numbers(0, 200)
     assert counting.codes[PULL] > 10
 
 
@@ -58,6 +58,7 @@ def test_a_broker_that_never_answers_fails_the_read(stage: Stage, cluster: Clust
     for loss in ("true", "false"):
         with pytest.raises(RocketMQError, match="no answer within 0"):
             stage.bodies(subscribe=topic, pullTimeoutMs=100, failOnDataLoss=loss)
+    wait_until(lambda: counting.codes[PULL] >= 6)  # the last one may still be on its way
     assert counting.codes[PULL] == 6  # two reads, three attempts each
 
 

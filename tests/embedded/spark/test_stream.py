@@ -558,14 +558,14 @@ def test_a_name_server_that_goes_away_does_not_end_a_stream(
 ) -> None:
     with staged() as (stage, cluster):
         topic = stage.topic(1)
-        query = Query(stage.stream(subscribe=topic, callTimeoutMs=500))
+        query = Query(stage.stream(subscribe=topic, callTimeoutMs=5000))
         query.step()
         stage.send(topic, numbers(0, 3))
         cluster._run(cluster.server.name_server.stop())
         assert query.step() == numbers(0, 3)
         assert "using the last known queues" in caplog.text
         with pytest.raises(RocketMQError, match=r"no name server answered.*127\.0\.0\.1"):
-            Query(stage.stream(subscribe=topic, callTimeoutMs=500))
+            Query(stage.stream(subscribe=topic, callTimeoutMs=5000))
         cluster.stop()
         with pytest.raises(RocketMQError, match=r"127\.0\.0\.1"):
             query.plan()
@@ -574,7 +574,7 @@ def test_a_name_server_that_goes_away_does_not_end_a_stream(
 def test_failed_requests_are_repeated(stage: Stage, cluster: Cluster) -> None:
     topic = stage.topic(1)
     stage.send(topic, numbers(0, 3))
-    options = {"subscribe": topic, "startingOffsets": "earliest", "callTimeoutMs": "300"}
+    options = {"subscribe": topic, "startingOffsets": "earliest", "callTimeoutMs": "3000"}
     busy = refuse(2, "busy")
     counting = Counting(busy, drop(), busy)
     cluster.intercept(RequestCode.GET_MAX_OFFSET, counting, broker=0)
