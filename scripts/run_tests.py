@@ -2,18 +2,27 @@
 
     python scripts/run_tests.py
 
-A part is a process of its own: a folder of tests, a share of a large folder, or the type checkers.
+A part is a process of its own: a folder of tests, a share of a large folder, the type checkers, or
+the checks of the Rust code.
 Tests with Apache's servers mostly wait, many others mostly compute, so some parts at a time take
 little more time than the longest alone. The output of a part is printed when it has ended. The last
 lines are the totals, and the skipped tests with their reasons. The exit code is 0 when no part
 failed.
 
-Coverage is measured in some folders, which reach the limits alone: it slows down code that only
-computes, such as a simulation.
+The native part is used if it is built. The folders of `PURE` then run a second time without it
+(`DOWNRANGE_PURE=1`), because the twins in Python are the reference. If it is not built, all runs in
+Python, the second runs are left out, and a line says why; with `DOWNRANGE_REQUIRE_NATIVE=1` in the
+environment that is a failure.
+
+Coverage is measured in the parts of `COVERED`, which reach the limits alone: it slows down all code
+that only computes, such as a simulation. The unit tests count without the native part, because
+only then do they run the twins in Python everywhere; the embedded servers run with it.
 """
 
 from __future__ import annotations
 
+import os
+import resource
 import signal
 import subprocess
 import sys
@@ -23,6 +32,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 from xml.etree import ElementTree
+
+from downrange.native import PURE_VARIABLE, native, pure_reason
 
 if TYPE_CHECKING:
     from types import FrameType
@@ -40,14 +51,26 @@ LONG = {
     "interop": 2,
     "embedded": 1,
     "faults": 1,
+    "browser": 1,
     "unit": 1,
     "examples": 1,
 }
-#: The folders that count towards the coverage.
-COVERED = ("unit", "golden", "embedded", "contract", "spark")
+#: All shares of this folder run first: each takes nearly as long as the whole run.
+LONGEST = "spark"
+#: The folders that also run without the native part, with the tests that are left out there:
+#: Apache's servers are the same for both.
+PURE = {"contract": "apache", "unit": "", "simulation": "", "golden": ""}
+#: The parts that only compute, without clocks. They run at a lower priority: tests that wait for
+#: servers then have a core when they need it.
+COMPUTING = frozenset({"types", "rust", "simulation"})
+NICE = ("nice", "-n", "10")
+#: The parts that count towards the coverage.
+COVERED = ("embedded", "pure-unit", "pure-golden")
 PYTEST = ("-m", "pytest")
 COVERAGE = ("-m", "coverage", "run", "--parallel-mode")
-TYPES = ("make", "--no-print-directory", "types")
+MAKE = ("make", "--no-print-directory")
+#: Set to 1, the native part must be there.
+REQUIRE_VARIABLE = "DOWNRANGE_REQUIRE_NATIVE"
 #: How long an interrupted part may take to stop its servers.
 STOP_SECONDS = 60.0
 _KINDS = ("passed", "failed", "skipped")
@@ -60,14 +83,18 @@ class Part:
     Attributes:
         name: For headings and file names.
         command: The command line.
+        environment: Variables to set.
         code: The exit code, when it has ended.
         seconds: How long it took.
+        cpu_seconds: The CPU time that it took, with all processes that it waited for.
     """
 
     name: str
     command: list[str]
+    environment: dict[str, str] = field(default_factory=dict[str, str])
     code: int | None = None
     seconds: float = 0.0
+    cpu_seconds: float = 0.0
     _process: subprocess.Popen[bytes] | None = field(default=None, repr=False)
     _output: IO[bytes] | None = field(default=None, repr=False)
     _begun: float = 0.0
@@ -87,15 +114,21 @@ class Part:
         self.report.unlink(missing_ok=True)
         self._begun = time.monotonic()
         self._output = self.log.open("wb")
+        is_computing = self.name.removeprefix("pure-") in COMPUTING
         self._process = subprocess.Popen(
-            self.command, stdout=self._output, stderr=subprocess.STDOUT
+            [*NICE, *self.command] if is_computing else self.command,
+            env=os.environ | self.environment,
+            stdout=self._output,
+            stderr=subprocess.STDOUT,
         )
 
     def has_ended(self) -> bool:
         """Return whether the process has ended."""
         assert self._process is not None
+        before = _children_cpu_seconds()
         if self._process.poll() is None:
             return False
+        self.cpu_seconds = _children_cpu_seconds() - before
         self._end()
         return True
 
@@ -123,10 +156,23 @@ class Part:
         self.seconds = time.monotonic() - self._begun
 
 
+def _children_cpu_seconds() -> float:
+    """Return the CPU time of all child processes that have ended, and of theirs."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
 def main() -> None:
     """Run all parts."""
     signal.signal(signal.SIGTERM, _exit)
+    # A shell that starts this in the background has SIGINT ignored, which tests and all their
+    # processes would inherit.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     BUILD.mkdir(exist_ok=True)
+    if native is None:
+        if os.environ.get(REQUIRE_VARIABLE, "0") not in ("", "0"):
+            sys.exit(f"{REQUIRE_VARIABLE} is set, but {pure_reason}")
+        print(f"Left out: all tests of the native part, because {pure_reason}")
     begun = time.monotonic()
     parts = _parts()
     _run(parts)
@@ -134,7 +180,10 @@ def main() -> None:
     for part in parts:
         _count(part.report, counts, reasons)
     failed = [part.name for part in parts if part.code != 0]
-    print(f"\nTime: {time.monotonic() - begun:.0f} s for {len(parts)} parts, {AT_ONCE} at a time")
+    print("\nParts by CPU time")
+    for part in sorted(parts, key=lambda part: -part.cpu_seconds):
+        print(f"{part.cpu_seconds:>6.0f} s of CPU, {part.seconds:>5.0f} s  {part.name}")
+    print(f"Time: {time.monotonic() - begun:.0f} s for {len(parts)} parts, {AT_ONCE} at a time")
     print(f"Parts that failed: {', '.join(failed) or 'none'}")
     print(f"All tests: {', '.join(f'{counts[kind]} {kind}' for kind in _KINDS)}")
     print("Skipped: none" if not reasons else "Skipped, with reasons")
@@ -150,19 +199,27 @@ def _exit(_signal: int, _frame: FrameType | None) -> None:
 def _parts() -> list[Part]:
     found = {path.name: sorted(path.rglob("test_*.py")) for path in TESTS.iterdir()}
     others = sorted(name for name, files in found.items() if files and name not in LONG)
-    parts = [Part("types", list(TYPES))]
-    for number in range(max(LONG.values())):
-        for folder, count in LONG.items():
-            if files := found.get(folder, [])[number::count] if number < count else []:
-                name = folder if count == 1 else f"{folder}-{number + 1}"
-                parts.append(_tests(name, [TESTS / folder] if count == 1 else files))
+    parts = [Part("types", [*MAKE, "types"]), Part("rust", [*MAKE, "rust"])]
+    shares = [(number, folder) for number in range(max(LONG.values())) for folder in LONG]
+    shares.sort(key=lambda share: share[1] != LONGEST)
+    for number, folder in shares:
+        count = LONG[folder]
+        if files := found.get(folder, [])[number::count] if number < count else []:
+            name = folder if count == 1 else f"{folder}-{number + 1}"
+            parts.append(_tests(name, [TESTS / folder] if count == 1 else files))
+    if native is not None:
+        for folder, without in PURE.items():
+            pure = _tests(f"pure-{folder}", [TESTS / folder])
+            pure.environment[PURE_VARIABLE] = "1"
+            pure.command += ["-m", f"not {without}"] if without else []
+            parts.append(pure)
     parts += [_tests(name, [TESTS / name]) for name in others]
     return parts
 
 
 def _tests(name: str, paths: list[Path]) -> Part:
-    measured = COVERAGE if paths[0].relative_to(TESTS).parts[0] in COVERED else ()
-    part = Part(name, [sys.executable, *measured, *PYTEST])
+    is_measured = name in COVERED or (native is None and f"pure-{name}" in COVERED)
+    part = Part(name, [sys.executable, *(COVERAGE if is_measured else ()), *PYTEST])
     part.command += [f"--junitxml={part.report}", *map(str, paths)]
     return part
 
