@@ -41,6 +41,7 @@ from tests.embedded.brokers import (
     send,
     send_request,
 )
+from tests.support.disks import FailingFile
 from tests.support.timing import shortest
 from tests.support.waiting import WAIT_TIMEOUT, wait_until
 
@@ -64,6 +65,21 @@ def serving(folder: Path, **options: Any) -> Generator[tuple[BrokerServer, Serve
 
 
 @contextmanager
+def serving_on_failing_disk(
+    folder: Path, **options: Any
+) -> Generator[tuple[BrokerServer, ServerThread]]:
+    """Run a broker whose disk fails, so that its store cannot be closed."""
+    options = {"flush": "sync", "flush_timeout": WAIT_TIMEOUT} | options
+    problem = ""
+    try:
+        with serving(folder, **options) as running:
+            yield running
+    except StoreError as error:
+        problem = str(error)
+    assert "the store cannot be closed" in problem
+
+
+@contextmanager
 def name_server() -> Generator[tuple[NameServer, ServerThread]]:
     server = NameServer(NameServerOptions(), ListenerOptions())
     thread = ServerThread(server)
@@ -82,9 +98,8 @@ class SlowDisk:
 
         def run_slowly(flush: LogFlush) -> None:
             assert self.is_open.wait(WAIT_TIMEOUT)
-            if self.error is not None:
-                raise self.error
-            run(flush)
+            error = self.error
+            run(flush if error is None else flush._replace(files=[FailingFile(error)]))
 
         monkeypatch.setattr(LogFlush, "run", run_slowly)
 
@@ -207,7 +222,7 @@ def test_a_damaged_table_is_an_error_that_leaves_nothing_behind(tmp_path: Path) 
     before = set(threading.enumerate())  # some of them, of earlier tests, may be about to end
     with pytest.raises(CorruptStore, match=r"topics\.json"), serving(tmp_path):
         pass
-    assert set(threading.enumerate()) <= before
+    wait_until(lambda: set(threading.enumerate()) <= before)
     OsFiles(tmp_path).close()  # the folder is free
 
 
@@ -225,7 +240,7 @@ def test_tables_that_cannot_be_saved_end_the_start_and_leave_nothing_behind(
     before = set(threading.enumerate())
     with pytest.raises(StoreError, match="No space left"), serving(tmp_path):
         pass
-    assert set(threading.enumerate()) <= before
+    wait_until(lambda: set(threading.enumerate()) <= before)
     monkeypatch.undo()
     with serving(tmp_path):
         pass
@@ -321,8 +336,10 @@ def test_a_flush_that_takes_too_long_is_answered_with_10(tmp_path: Path, disk: S
 
 
 def test_a_disk_that_fails_ends_all_sends_and_reads_go_on(tmp_path: Path, disk: SlowDisk) -> None:
-    options: dict[str, Any] = {"flush": "sync", "flush_timeout": WAIT_TIMEOUT}
-    with serving(tmp_path, **options) as (server, thread), connection(server.address) as peer:
+    with (
+        serving_on_failing_disk(tmp_path) as (server, thread),
+        connection(server.address) as peer,
+    ):
         assert peer.ask(send_request(b"kept")).code == 0
         disk.error = OSError(errno.EIO, "Input/output error")
         set_flush_timeout(thread, server, 0.2)
@@ -334,6 +351,26 @@ def test_a_disk_that_fails_ends_all_sends_and_reads_go_on(tmp_path: Path, disk: 
         assert peer.ask(send_request(b"refused")).code == ResponseCode.SERVICE_NOT_AVAILABLE
         assert bodies(server.address)[0] == b"kept"
         disk.error = None
+
+
+def test_a_message_on_a_disk_that_failed_is_never_confirmed(tmp_path: Path, disk: SlowDisk) -> None:
+    """The kernel drops what it could not write, so a later flush of the same file succeeds.
+
+    Neither the checkpoints, which flush the log too, nor the stop may confirm the message then.
+    """
+    with (
+        serving_on_failing_disk(tmp_path, checkpoint_interval=0.05) as (server, thread),
+        connection(server.address) as peer,
+    ):
+        assert peer.ask(send_request(b"kept")).code == 0
+        disk.error = OSError(errno.EIO, "Input/output error")
+        waiting = peer.start(send_request(b"lost"))
+        wait_until(lambda: read_state(thread, server, "unwritable"))
+        disk.error = None
+        with pytest.raises(TimeoutError):
+            peer.finish(waiting, seconds=0.5)
+        set_flush_timeout(thread, server, 0.1)
+        assert peer.finish(waiting).code == ResponseCode.FLUSH_DISK_TIMEOUT
 
 
 def test_reads_go_on_while_sends_are_refused_and_sends_when_there_is_space(tmp_path: Path) -> None:

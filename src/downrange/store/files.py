@@ -139,6 +139,39 @@ class Files(Protocol):
         ...
 
 
+class SyncGuard:
+    """Lets no flush of a store succeed after one has failed with EIO.
+
+    The kernel drops the pages that it could not write, and reports that once. The next sync of the
+    file succeeds without them, so what they held would count as durable.
+
+    Attributes:
+        lock: Held while files of the log are synced: two flushes may sync the same file at a time,
+            and only one of them is told of a failure.
+    """
+
+    __slots__ = ("_failure", "lock")
+
+    def __init__(self) -> None:
+        self.lock = Lock()
+        self._failure: OSError | None = None
+
+    def check(self) -> None:
+        """Check that no flush has failed so.
+
+        Raises:
+            OSError: One has, with EIO.
+        """
+        if self._failure is not None:
+            problem = self._failure.strerror or str(self._failure)
+            raise OSError(errno.EIO, f"{problem}; written data may be lost")
+
+    def note(self, error: OSError) -> None:
+        """Note why a flush has failed."""
+        if error.errno == errno.EIO and self._failure is None:
+            self._failure = error
+
+
 # ---- on a disk -----------------------------------------------------------------------------------
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 from downrange.errors import CorruptStore, MalformedRecord, StoreError
-from downrange.store.files import SECTOR_BYTES, Write
+from downrange.store.files import SECTOR_BYTES, SyncGuard, Write
 from downrange.store.segments import SegmentChain
 from downrange.store.unit_runs import GAP_BYTES
 from downrange.wire.limits import INT32_MAX
@@ -52,11 +52,22 @@ class LogFlush(NamedTuple):
 
     end: int
     files: list[File]
+    guard: SyncGuard
 
     def run(self) -> None:
-        """Sync the files; any thread may call it."""
-        for file in self.files:
-            file.sync()
+        """Sync the files; any thread may call it.
+
+        Raises:
+            OSError: The disk fails, or has failed before; see `SyncGuard`.
+        """
+        with self.guard.lock:
+            self.guard.check()
+            try:
+                for file in self.files:
+                    file.sync()
+            except OSError as error:
+                self.guard.note(error)
+                raise
 
 
 class _Layout:
@@ -231,12 +242,14 @@ class CommitLog:
         segment_bytes: The size of a segment; a record must fit into one.
     """
 
-    __slots__ = ("_chain", "_dropped", "_room", "end", "flushed", "segment_bytes")
+    __slots__ = ("_chain", "_dropped", "_room", "end", "flushed", "guard", "segment_bytes")
 
     def __init__(self, files: Files, segment_bytes: int = SEGMENT_BYTES) -> None:
         self._chain = SegmentChain(files, FOLDER, segment_bytes)
         self._dropped: list[str] = []  # paths of files to be removed
         self._room = segment_bytes - BLANK_BYTES_MIN  # for records in a segment
+        #: Knows whether a flush has lost data; shared with full flushes.
+        self.guard = SyncGuard()
         #: The size of a segment.
         self.segment_bytes = segment_bytes
         #: The position behind the last record, where the next one is written.
@@ -429,7 +442,7 @@ class CommitLog:
     def begin_flush(self) -> LogFlush:
         """Return a flush of all records so far: run it in any thread, then `finish_flush` it."""
         files = self._chain.files_between(self.flushed, self.end) if self.end > self.flushed else []
-        return LogFlush(self.end, files)
+        return LogFlush(self.end, files, self.guard)
 
     def finish_flush(self, flush: LogFlush) -> None:
         """Note that a flush has run."""

@@ -129,8 +129,19 @@ class StoreFlush:
     segments: list[str]
 
     def run(self) -> None:
-        """Do all of it; any thread may call it."""
+        """Do all of it; any thread may call it.
+
+        Raises:
+            OSError: The disk fails, or has failed before; see `SyncGuard`.
+        """
         self.log.run()
+        try:
+            self._save_indexes()
+        except OSError as error:
+            self.log.guard.note(error)
+            raise
+
+    def _save_indexes(self) -> None:
         for topic in self.dropped_topics:
             self.files.remove(f"{queue_index.FOLDER}/{topic}")
         for path in self.unneeded:
@@ -382,6 +393,14 @@ class MessageStore:
                 if queue.topic in gone:
                     queue.allow_writes()
         self._flush = None
+
+    def check_disk(self) -> None:
+        """Check that no flush has lost data.
+
+        Raises:
+            OSError: One has: nothing may be saved that counts on it.
+        """
+        self.log.guard.check()
 
     def close(self) -> None:
         """Flush and mark the store as closed; no flush may be running."""

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import errno
 from copy import copy
 from typing import TYPE_CHECKING
 
@@ -19,6 +20,7 @@ from downrange.wire.hashes import tag_hash
 from downrange.wire.limits import FRAME_BYTES_MAX
 from downrange.wire.records import decode_records
 from downrange.wire.run_items import RunForm
+from tests.support.disks import FailingFile, FailingFiles
 from tests.unit.store.store_stage import (
     SMALL,
     batch_of,
@@ -423,6 +425,48 @@ def test_log_can_be_flushed_while_a_full_flush_is_under_way(files: Files) -> Non
     assert load_checkpoint(files).covered_offset == full.log.end < store.log.end
     assert bodies(store) == expected(*range(10))
     assert bodies(open_store(files)) == expected(*range(10))
+
+
+def test_no_flush_succeeds_after_the_disk_has_dropped_what_one_should_have_saved() -> None:
+    """The kernel reports such a failure once, and then syncs the file without the lost pages."""
+    store = open_store(MemoryFiles())
+    store.check_disk()
+    fill(store, 1)
+    lost = store.begin_log_flush()._replace(files=[FailingFile(OSError(errno.EIO, "broken"))])
+    with pytest.raises(OSError, match="broken"):
+        lost.run()
+    for run in (
+        store.begin_log_flush().run,
+        store.begin_flush().run,
+        store.check_disk,
+        store.close,
+    ):
+        with pytest.raises(OSError, match="broken; written data may be lost") as raised:
+            run()
+        assert raised.value.errno == errno.EIO
+    assert store.log.flushed < store.log.end
+
+
+def test_log_is_not_flushed_after_its_indexes_were_dropped_by_the_disk() -> None:
+    store = open_store(MemoryFiles())
+    fill(store, 1)
+    full = store.begin_flush()
+    full.files = FailingFiles(OSError(errno.EIO, "broken"))
+    with pytest.raises(OSError, match="broken"):
+        full.run()
+    with pytest.raises(OSError, match="written data may be lost"):
+        store.begin_log_flush().run()
+
+
+def test_a_flush_is_repeated_after_any_other_failure() -> None:
+    store = open_store(MemoryFiles())
+    fill(store, 1)
+    flush = store.begin_log_flush()
+    with pytest.raises(OSError, match="busy"):
+        flush._replace(files=[FailingFile(OSError(errno.EBUSY, "busy"))]).run()
+    store.check_disk()
+    store.flush()
+    assert store.log.flushed == store.log.end
 
 
 def test_flush_that_failed_is_made_up_for_by_the_next() -> None:

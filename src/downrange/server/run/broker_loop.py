@@ -218,6 +218,7 @@ class BrokerLoop:
             self.release()
 
     def _save_all(self) -> None:
+        self._state.store.check_disk()
         self._state.checkpoints.commit_all()
         self._confirmed.write(self._confirmed.everything())
         self._progress.write(self._progress.changes())

@@ -8,9 +8,9 @@ There are two loops, and each has at most one call running in a thread:
 - The indexes, the checkpoint and the broker's progress tables are made durable every few
   seconds. Recovery after a crash begins at the checkpoint.
 
-When a log flush fails with EIO, it is not repeated and the broker refuses messages from then on:
-the kernel has dropped the pages that it could not write, so the next flush would succeed without
-them.
+When a flush fails with EIO, both loops end and the broker refuses messages from then on: the kernel
+has dropped the pages that it could not write. No later flush of the store succeeds (`SyncGuard`),
+so replies that wait are answered with code 10, and the next start recovers the store.
 """
 
 from __future__ import annotations
@@ -90,6 +90,7 @@ class Flusher:
         self._checkpoint_lock = asyncio.Lock()
         self._is_persisting_deletions = False
         self._tasks: list[asyncio.Task[None]] = []
+        self._has_disk_failed = False
         # Less than the end of the log if the disk was full at the end of recovery.
         self._covered = state.store.log.flushed
         self.longest_flush = 0.0
@@ -146,8 +147,10 @@ class Flusher:
         """Whether the disk lost written data; if so, refuse all further messages."""
         if not isinstance(error, OSError) or error.errno != errno.EIO:
             return False
-        self._state.unwritable = f"the disk fails: {error}"
-        _log.critical("sends are refused until the broker is restarted: the disk fails")
+        if not self._has_disk_failed:
+            self._has_disk_failed = True
+            self._state.unwritable = f"the disk fails: {error}"
+            _log.critical("sends are refused until the broker is restarted: the disk fails")
         return True
 
     # ---- checkpoints ----

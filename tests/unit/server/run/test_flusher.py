@@ -17,6 +17,7 @@ from downrange.server.run.flusher import Flusher, finish_in_thread
 from downrange.server.run.saved_tables import progress_tables
 from downrange.store.files import MemoryFiles
 from downrange.wire.records import Record
+from tests.support.disks import FailingFile
 from tests.support.waiting import wait_until_async
 from tests.unit.server.broker.broker_stage import NOW_MS, a_state
 
@@ -79,9 +80,9 @@ class World:
                 @staticmethod
                 def run() -> None:
                     assert disk.is_open.wait(DEADLINE)
-                    if disk.error is not None:
-                        raise disk.error
-                    flush.run()
+                    error = disk.error
+                    files = flush.files if error is None else [FailingFile(error)]
+                    flush._replace(files=files).run()
 
             return Slow
 
@@ -202,6 +203,29 @@ def test_after_an_io_error_of_the_disk_nothing_is_flushed_again() -> None:
             assert "the disk fails" in (world.state.unwritable or "")
             await asyncio.wait_for(asyncio.shield(world.flusher._tasks[0]), DEADLINE)
             assert (world.disk.flushes, world.flushed) == (1, [])
+
+    run(play)
+
+
+@pytest.mark.parametrize("is_first", ["log", "indexes"])
+def test_nothing_counts_as_durable_after_an_io_error_of_the_other_flush(is_first: str) -> None:
+    async def play() -> None:
+        is_log = is_first == "log"
+        async with a_world(checkpoint_interval=3600.0 if is_log else 0.01) as world:
+            world.disk.error = OSError(errno.EIO, "Input/output error")
+            world.is_awaited = is_log
+            world.append()
+            await wait_until_async(lambda: world.state.unwritable is not None)
+            world.disk.error = None
+            world.flushed.clear()  # the log was flushed before its index failed
+            world.is_awaited = True
+            world.append()
+            with pytest.raises(OSError, match="written data may be lost"):
+                world.store.begin_flush().run()
+            with pytest.raises(OSError, match="written data may be lost"):
+                world.store.begin_log_flush().run()
+            await asyncio.wait(world.flusher._tasks, timeout=0.2)
+            assert world.flushed == []
 
     run(play)
 
