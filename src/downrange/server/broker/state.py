@@ -208,6 +208,8 @@ class BrokerState:
             self.offsets.commit(group, topic, queue_id, offset)
         self.rewinds.cut(timer_queue(self.store).max_offset)
         self.pop_records.read_left(self.store, self.offsets)
+        if self.pop_records.left_ends:  # these have no offset in the timer's queue
+            self.rewinds.drop_nothing()
         for (topic, group, queue_id), offset in self.orders.committed(self._end_of):
             if offset > (self.offsets.get(group, topic, queue_id) or 0):
                 self.offsets.commit(group, topic, queue_id, offset)
@@ -219,14 +221,18 @@ class BrokerState:
         """Set how far a group has read a queue, at the request of a client; pops go on there.
 
         If a reset or a commit sets a group back, `rewinds` changes, and so does `tables_version`.
-        Not if a group commits that does not pop, as consumers that pull do all the time.
+        Not if a group commits that does not pop, as consumers that pull do all the time. While
+        records of earlier pops are not read, nobody knows how far they go: each reset is kept.
         """
-        is_kept = is_reset or self._may_pop(topic, group, queue_id)
-        if is_kept and offset < (self.checkpoints.next_offset(topic, group, queue_id) or 0):
-            self.rewinds.add((topic, group, queue_id), offset, timer_queue(self.store).max_offset)
+        place = (topic, group, queue_id)
+        is_early = is_reset and not self.is_pop_loaded
+        is_back = offset < (self.checkpoints.next_offset(*place) or 0)
+        if is_early or (is_back and (is_reset or self._may_pop(*place))):
+            timer_end = timer_queue(self.store).max_offset
+            self.rewinds.add(place, offset, timer_end, drops_unread=is_early)
         self.offsets.commit(group, topic, queue_id, offset)
-        self.checkpoints.reset(topic, group, queue_id, offset)
-        self.orders.reset((topic, group, queue_id))
+        self.checkpoints.reset(*place, offset)
+        self.orders.reset(place)
 
     def forget_topic(self, topic: str) -> None:
         """Forget how far groups have read a topic that was deleted."""

@@ -81,8 +81,10 @@ class World:
                 def run() -> None:
                     assert disk.is_open.wait(DEADLINE)
                     error = disk.error
-                    files = flush.files if error is None else [FailingFile(error)]
-                    flush._replace(files=files).run()
+                    if error is None:
+                        flush.run()
+                    else:
+                        flush._replace(files=[FailingFile(error)]).run()
 
             return Slow
 

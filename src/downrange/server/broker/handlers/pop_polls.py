@@ -136,5 +136,5 @@ def _retry(held: HeldPop, now_ms: int) -> Sequence[Output] | None:
     """Try a request again. One that fails is answered without messages, the others go on."""
     try:
         return held.retry(now_ms)
-    except RocketMQError:  # the next request of this consumer reports it
+    except (RocketMQError, OSError):  # the next request of this consumer reports it
         return held.give_up(now_ms)

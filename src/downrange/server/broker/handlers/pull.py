@@ -300,8 +300,9 @@ def _matched_by_sql(state: BrokerState, queue: tuple[str, int], offset: int) -> 
     """Return the held pulls whose SQL92 filter matches one of the new messages of a queue.
 
     The others remember that they were compared with the new messages. Those that were not compared
-    with all of them, because there are so many, are returned too: their clients go on. All pulls
-    together make a limited number of comparisons; those beyond it are left to `answer_held`.
+    with all of them, because there are so many or one cannot be read, are returned too: their
+    clients go on. All pulls together make a limited number of comparisons; those beyond it are left
+    to `answer_held`.
     """
     index = state.store.queue(*queue)
     searches: dict[Expression, Scan] = {}  # pulls of one group have the same expression
@@ -313,7 +314,11 @@ def _matched_by_sql(state: BrokerState, queue: tuple[str, int], offset: int) -> 
         if expression not in searches:
             if compared >= COMPARED_MAX:
                 continue
-            found = scan(state.store, index, offset, expression, 1, 0)
+            try:
+                found = scan(state.store, index, offset, expression, 1, 0)
+            except (RocketMQError, OSError):  # the answer says why
+                matched.append(pull)
+                continue
             compared += (found.next_offset - offset) * max(expression.terms, 1)
             searches[expression] = found
         search = searches[expression]
@@ -373,7 +378,7 @@ def _answer_all(state: BrokerState, pulls: list[HeldPull], now_ms: int) -> list[
     for pull in pulls:
         try:
             command = _read_for_held(state, pull, now_ms)
-        except RocketMQError as error:  # concerns only this pull
+        except (RocketMQError, OSError) as error:  # concerns only this pull
             command = refusal(ResponseCode.SYSTEM_ERROR, str(error))
         outputs.append(LateReply(pull.peer.number, pull.request, command))
     return outputs

@@ -10,7 +10,8 @@ ever.)
 
 One rule: the table of orders passes the head only when the dead letter is durable, as the table is
 saved apart from the log. A kill in between leads to a second dead letter, never to none. A head
-that cannot be stored is delivered again.
+that cannot be stored is delivered again, and so is one that the disk fails to read: another attempt
+may succeed.
 """
 
 from __future__ import annotations
@@ -76,6 +77,10 @@ def move_dead_heads(state: BrokerState, now_ms: int) -> list[Output]:
                 text = f"message {dead.offset} of {place[0]} cannot be a dead letter: {error}"
                 outputs.append(Note(text, is_warning=True))
                 _pass(state, place, now_ms)
+            except OSError as error:
+                text = f"message {dead.offset} of {place[0]} cannot be read now: {error}"
+                outputs.append(Note(text, is_warning=True))
+                _deliver_again(state, place, dead, now_ms)
     return outputs
 
 
@@ -96,6 +101,11 @@ def _forget(state: BrokerState, place: Place, now_ms: int) -> None:
     state.held_pops.wake_at(place[:2], now_ms)
 
 
+def _deliver_again(state: BrokerState, place: Place, dead: DeadHead, now_ms: int) -> None:
+    dead.order.head_tries = 0  # as often as the group allows
+    _forget(state, place, now_ms)
+
+
 def _pass(state: BrokerState, place: Place, now_ms: int) -> None:
     topic, group, queue_id = place
     state.offsets.commit(group, topic, queue_id, state.orders.pass_head(place, now_ms))
@@ -106,7 +116,8 @@ def _store(state: BrokerState, place: Place, dead: DeadHead, now_ms: int) -> int
     """Add the dead letter to the write queue; return its size.
 
     Raises:
-        RocketMQError: The message cannot be read.
+        RocketMQError: The message was removed or is damaged.
+        OSError: The disk fails.
     """
     topic, group, queue_id = place
     order, offset = dead.order, dead.offset
@@ -122,8 +133,7 @@ def _store(state: BrokerState, place: Place, dead: DeadHead, now_ms: int) -> int
             dead.log_end = _end_of(record)
             state.statistics.events.dead_letter(topic, group)
             return ()
-        order.head_tries = 0  # as often as the group allows
-        _forget(state, place, now_ms)
+        _deliver_again(state, place, dead, now_ms)
         return (Note(f"a dead letter cannot be stored: {error}", is_warning=True),)
 
     state.write_queue.add([record], [properties], on_stored)

@@ -14,6 +14,7 @@ are stored in the timer's queue again, before the first pop is answered.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from msgspec.structs import replace
@@ -60,9 +61,15 @@ def is_loaded(state: BrokerState, now_ms: int) -> bool:
     if not state.is_pop_loaded and not state.timers.is_behind(state.store):
         state.is_pop_loaded = not state.pop_records.left_ends  # else the next tick adopts them
         if state.is_pop_loaded:
+            drop_checkpoints(state, partial(_was_dropped, state), now_ms)
             _close(state, list(torn_writes(state, _copy_topics)), now_ms)
             state.held_pops.wake_all(now_ms)
     return state.is_pop_loaded
+
+
+def _was_dropped(state: BrokerState, checkpoint: Checkpoint) -> bool:
+    place, start = checkpoint.name[:3], checkpoint.start
+    return state.rewinds.is_dropped(place, start, checkpoint.timer_offset)
 
 
 def _close(
@@ -226,6 +233,7 @@ def read_message(state: BrokerState, checkpoint: Checkpoint, offset: int) -> Rec
 
     Raises:
         RocketMQError: It was removed or is damaged.
+        OSError: The disk fails.
     """
     queue = state.store.queue(checkpoint.topic, checkpoint.queue_id)
     units = queue.units(offset, 1)

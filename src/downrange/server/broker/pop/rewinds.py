@@ -10,6 +10,10 @@ each rewind where the timer's queue ended:
 The table is saved in `config/popRewinds.json`, which Apache ignores. The reply to the request that
 sets an offset back waits until it is saved. The offsets of groups are saved later, with the
 progress, so a start sets those offsets that they do not contain; `RewindProgress` tells which.
+
+A reset also closes the deliveries of messages that the group reads again. While a start still reads
+the timer's queue, some of them are not known yet. So the rewind says which: they are closed as soon
+as the whole queue is read (`revival.is_loaded`).
 """
 
 from __future__ import annotations
@@ -37,6 +41,9 @@ class RewindBody(Body, kw_only=True):
         number: Rises with each rewind of the broker.
         timer_end: The end of the timer's queue at that time.
         offset: To which the group was set back.
+        dropped_from: A reset drops deliveries of messages from this offset on.
+        dropped_end: It drops those whose record is before this offset of the timer's queue; 0 for
+            none.
     """
 
     topic: str
@@ -45,6 +52,8 @@ class RewindBody(Body, kw_only=True):
     number: int
     timer_end: int
     offset: int
+    dropped_from: int = 0
+    dropped_end: int = 0
 
 
 class RewindsBody(Body, kw_only=True):
@@ -79,8 +88,22 @@ class Rewinds:
         """Return the number of rewinds."""
         return len(self._rewinds)
 
-    def add(self, place: Place, offset: int, timer_end: int) -> None:
-        """Note that a group was set back."""
+    def add(self, place: Place, offset: int, timer_end: int, *, drops_unread: bool = False) -> None:
+        """Note that a group was set back.
+
+        Args:
+            place: Topic, group and queue id.
+            offset: The group's new offset.
+            timer_end: The end of the timer's queue.
+            drops_unread: Whether deliveries of messages from the offset on are dropped as soon as
+                their records are read.
+        """
+        last = self._rewinds.get(place)
+        dropped_from, dropped_end = (
+            (0, 0) if last is None else (last.dropped_from, last.dropped_end)
+        )
+        if drops_unread:
+            dropped_from, dropped_end = offset, timer_end
         self.last_number += 1
         topic, group, queue_id = place
         self._rewinds[place] = RewindBody(
@@ -90,6 +113,8 @@ class Rewinds:
             number=self.last_number,
             timer_end=timer_end,
             offset=offset,
+            dropped_from=dropped_from,
+            dropped_end=dropped_end,
         )
         self.version += 1
 
@@ -97,6 +122,28 @@ class Rewinds:
         """Whether a record of the timer's queue was stored before a group was set back."""
         rewind = self._rewinds.get(place)
         return rewind is not None and timer_offset < rewind.timer_end
+
+    def is_dropped(self, place: Place, start: int, timer_offset: int) -> bool:
+        """Whether a reset dropped a delivery before its record was read.
+
+        Args:
+            place: Topic, group and queue id.
+            start: The offset of its first message.
+            timer_offset: Of its record.
+        """
+        rewind = self._rewinds.get(place)
+        return (
+            rewind is not None
+            and timer_offset < rewind.dropped_end
+            and start >= rewind.dropped_from
+        )
+
+    def drop_nothing(self) -> None:
+        """Forget at a start what resets dropped: another broker has delivered messages since."""
+        for rewind in self._rewinds.values():
+            if rewind.dropped_end:
+                rewind.dropped_from = rewind.dropped_end = 0
+                self.version += 1
 
     def unsaved(self) -> Iterator[tuple[Place, int]]:
         """Return the offsets that the saved offsets of groups do not contain, for a start."""
@@ -109,6 +156,7 @@ class Rewinds:
         for rewind in self._rewinds.values():
             if rewind.timer_end > timer_end:
                 rewind.timer_end = timer_end
+                rewind.dropped_end = min(rewind.dropped_end, timer_end)
                 self.version += 1
 
     def forget(self, is_gone: Callable[[str, str], bool]) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from downrange.errors import CorruptStore
 from downrange.server.broker import record_scan
-from downrange.server.broker.handlers import pop_polls
+from downrange.server.broker.handlers import pop, pop_polls
 from downrange.server.broker.pop import held_pops, pop_plan, queue_reader
 from downrange.server.outputs import Peer
 from downrange.wire.codes import RequestCode
@@ -230,9 +230,10 @@ def test_pops_are_held_while_an_append_wakes_others(stage: PopStage) -> None:
     assert stage.answer_to(request) is None
 
 
+@pytest.mark.parametrize("error", [CorruptStore("commitlog", 0, "damaged"), OSError(5, "EIO")])
 @pytest.mark.parametrize("how", ["wake", "expire"])
 def test_pop_that_fails_is_answered_and_the_others_go_on(
-    how: str, stage: PopStage, monkeypatch: pytest.MonkeyPatch
+    how: str, error: Exception, stage: PopStage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first = stage.hold(count=1, poll_ms=1_000)
     second = stage.hold(count=1, poll_ms=1_000)
@@ -241,7 +242,7 @@ def test_pop_that_fails_is_answered_and_the_others_go_on(
     def fail_once(*arguments: Any, **options: Any) -> Any:
         calls.append(1)
         if len(calls) == 1:
-            raise CorruptStore("commitlog", 0, "damaged")
+            raise error
         return original(*arguments, **options)
 
     monkeypatch.setattr(pop_plan, "take", fail_once)
@@ -252,6 +253,19 @@ def test_pop_that_fails_is_answered_and_the_others_go_on(
         stage.tick(1_000)
         assert stage.answer_of(second).code == 210
     assert stage.answer_of(first).code == 210
+
+
+def test_pops_whose_time_is_over_are_answered_although_the_disk_fails(
+    stage: PopStage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    requests = [stage.hold(poll_ms=1_000), stage.hold(group="H", poll_ms=1_000)]
+
+    def fail(*_: object) -> None:
+        raise OSError(5, "EIO")
+
+    monkeypatch.setattr(pop, "take_messages", fail)
+    stage.tick(1_000)
+    assert [stage.answer_of(request).code for request in requests] == [210, 210]
 
 
 def test_topic_with_fewer_queues_than_when_the_pop_was_held(stage: PopStage) -> None:

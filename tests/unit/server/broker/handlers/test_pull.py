@@ -610,18 +610,20 @@ def test_a_group_that_was_switched_off_meanwhile_is_refused(stage: Stage) -> Non
     assert code_of(stage, pull) == ResponseCode.NO_PERMISSION
 
 
+@pytest.mark.parametrize("error", [CorruptStore("commitlog/0", 5, "torn"), OSError(5, "EIO")])
 def test_a_store_that_cannot_be_read_answers_held_pulls(
-    stage: Stage, monkeypatch: pytest.MonkeyPatch
+    error: Exception, stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    pull = wait(stage)
+    pulls = [wait(stage), wait(stage)]
 
     def fail(*_: object) -> None:
-        raise CorruptStore("commitlog/0", 5, "torn")
+        raise error
 
     monkeypatch.setattr(stage.state.store, "read_range", fail)
     send = stage.hand_in(send_request())
     stage.commit()
-    assert code_of(stage, pull) == ResponseCode.SYSTEM_ERROR
+    for pull in pulls:
+        assert code_of(stage, pull) == ResponseCode.SYSTEM_ERROR
     assert code_of(stage, send) == ResponseCode.SUCCESS
 
 

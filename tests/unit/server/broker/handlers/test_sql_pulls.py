@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from downrange.errors import CorruptStore
 from downrange.server.broker.message_filter import EVERYTHING, MessageFilter, filter_of_expression
 from downrange.server.broker.record_scan import COMPARED_MAX, EXAMINED_MAX, EXAMINED_MIN
 from downrange.server.outputs import Peer
@@ -350,6 +351,24 @@ def test_pulls_with_other_filters_wait_side_by_side(stage: Stage) -> None:
     assert [answer is not None for answer in answers] == [False, True, False, True]
     fill(stage, 150)
     assert bodies_of(stage.answer_to(large)) == [b"x150"]
+
+
+@pytest.mark.parametrize("error", [CorruptStore("commitlog/0", 5, "torn"), OSError(5, "EIO")])
+def test_messages_that_cannot_be_compared_answer_all_held_pulls(
+    error: Exception, stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pulls = [stage.hand_in(sql_pull(f"amount > {bound}", suspend_ms=9_000)) for bound in range(2)]
+    pulls.append(stage.hand_in(pull_request(suspend_ms=9_000)))
+
+    def fail(*_: object) -> None:
+        raise error
+
+    monkeypatch.setattr(stage.state.store, "read_range", fail)
+    fill(stage, 5)
+    for pull in pulls:
+        answer = stage.answer_to(pull)
+        assert answer is not None
+        assert answer.code == ResponseCode.SYSTEM_ERROR
 
 
 def test_comparisons_with_held_pulls_are_limited(stage: Stage) -> None:

@@ -229,3 +229,20 @@ def test_records_that_apache_delivered_are_not_read_from_the_timers_queue(
         assert (saved["apacheUntilMs"], saved["apacheRead"]) == (NOW_MS + 5_000, 2)
         stage.restart(progress)
         assert open_offsets(stage) == [[1], [2]]
+
+
+def test_a_reset_drops_nothing_that_an_apache_broker_delivered_since(
+    stage: PopStage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Our broker is killed while it reads its records, and the other one goes on."""
+    stage.reset(0)
+    stage.pop()
+    monkeypatch.setattr("downrange.server.broker.scheduled.timed_messages.TICK_READS_MAX", 0)
+    stage.restart(stage.progress())
+    stage.reset(0)
+    left(stage, "ck", checkpoint_body(0, [0, 1]))
+    stage.restart(stage.progress(), tick=False)
+    monkeypatch.undo()
+    stage.drain(0)
+    assert sorted(open_offsets(stage)) == [[0, 1], [0, 1, 2, 3, 4, 5]]
+    assert not stage.state.rewinds.is_dropped(("T", "G", 0), 0, 0)

@@ -10,6 +10,7 @@ import pytest
 from downrange.errors import MalformedBody, RocketMQError
 from downrange.server.broker.pop import dead_letters_in_order
 from downrange.server.broker.pop.orders import PATH, Order, Orders
+from downrange.server.broker.pop.revival import read_message
 from downrange.wire.codes import RequestCode
 from downrange.wire.command import Command
 from tests.unit.server.broker.broker_stage import damage_body
@@ -437,6 +438,34 @@ def test_damaged_head_is_reported_and_passed(stage: PopStage) -> None:
     move_head(stage)
     assert any("message 0 of T cannot be a dead letter" in note.text for note in stage.notes)
     assert (dead_letters(stage), stage.committed()) == ([], 1)
+
+
+def test_head_that_the_disk_fails_to_read_is_delivered_again_and_others_are_moved(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    stage = PopStage(queues=2)
+    stage.group(retry_max_times=0)
+    for queue_id in range(2):
+        stage.send(f"x{queue_id}", queue_id=queue_id)
+    assert len(pop(stage)) == 2
+    stage.now_ms += INVISIBLE_MS
+    assert pop(stage) == []
+
+    def fail(state: Any, delivery: Any, offset: int) -> Any:
+        if delivery.queue_id == 0:
+            raise OSError(5, "Input/output error")
+        return read_message(state, delivery, offset)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(f"{dead_letters_in_order.__name__}.read_message", fail)
+        stage.tick()
+    (note,) = stage.notes
+    assert note.is_warning
+    assert note.text == "message 0 of T cannot be read now: [Errno 5] Input/output error"
+    assert dead_letters(stage) == ["x1"]
+    assert [one.body for one in pop(stage)] == ["x0"]
+    move_head(stage)
+    assert dead_letters(stage) == ["x1", "x0"]
 
 
 def test_one_tick_moves_a_limited_number(monkeypatch: pytest.MonkeyPatch) -> None:

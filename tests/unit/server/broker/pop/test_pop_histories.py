@@ -167,6 +167,7 @@ class _Rewound:
         self.stage.group(retry_max_times=1000)
         self.stage.create("later", 1)
         self.sent: list[list[str]] = [[] for _ in range(self.queues)]
+        self.popped_to = [0] * self.queues
         self.wanted: set[str] = set()
         self.open: dict[str, Popped] = {}
         self.saved: list[dict[str, bytes]] = []
@@ -187,6 +188,9 @@ class _Rewound:
         count, invisible_ms = self.random.randint(1, 5), self.random.choice([500, 20_000])
         for one in self.stage.pop(count=count, invisible_ms=invisible_ms):
             self.open[one.body] = one
+            receipt = one.receipt
+            if receipt.kind == "0":
+                self.popped_to[receipt.queue_id] = receipt.offset + 1
 
     def ack(self) -> None:
         bodies = self.random.sample(sorted(self.open), min(len(self.open), 3))
@@ -205,10 +209,9 @@ class _Rewound:
 
     def set_back(self) -> None:
         queue_id = self.random.randrange(self.queues)
-        popped_to = self.stage.state.checkpoints.next_offset("T", "G", queue_id) or 0
-        offset = self.random.randint(0, popped_to)
+        offset = self.random.randint(0, self.popped_to[queue_id])
         state = self.stage.state
-        if self.random.random() < 0.5:
+        if self.random.random() < 0.5 or not state.is_pop_loaded:
             self.stage.reset(offset, queue_id)
         elif state.checkpoints.has_popped("T", "G", queue_id):
             if state.offsets.is_reset("G", "T", queue_id):
@@ -218,6 +221,7 @@ class _Rewound:
             self.stage.set_offset(offset, queue_id)
         else:
             return  # is saved with the progress, as any commit
+        self.popped_to[queue_id] = offset
         again = self.sent[queue_id][offset:]
         self.wanted.update(again)
         for body in again:  # a receipt of an earlier delivery
@@ -232,6 +236,15 @@ class _Rewound:
     def restart(self) -> None:
         self.stage.restart(_chosen(self.saved, self.random))
         self.open.clear()  # some are still valid; what is acknowledged is known above
+
+    def restart_and_set_back(self) -> None:
+        """Set the group back while records are still read."""
+        self.stage.restart(_chosen(self.saved, self.random), tick=False)
+        self.open.clear()
+        for _ in range(self.random.randint(0, 3)):
+            self.stage.tick()
+        for _ in range(self.random.randint(1, 2)):
+            self.set_back()
 
     def finish(self) -> None:
         for _ in range(300):
@@ -259,7 +272,10 @@ def _chosen(saved: list[dict[str, bytes]], random: Random) -> dict[str, bytes] |
 
 
 @pytest.mark.parametrize("seed", range(100))
-def test_nothing_is_lost_when_groups_are_set_back(seed: int) -> None:
+def test_nothing_is_lost_when_groups_are_set_back(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(timed_messages, "TICK_READS_MAX", 4)
     history = _Rewound(seed)
     steps = [
         *[history.send] * 3,
@@ -271,6 +287,7 @@ def test_nothing_is_lost_when_groups_are_set_back(seed: int) -> None:
         history.delay,
         history.set_back,
         history.restart,
+        history.restart_and_set_back,
     ]
     for _ in range(60):
         history.random.choice(steps)()

@@ -570,6 +570,60 @@ def test_a_group_that_was_set_back_stays_there_after_a_kill(
     assert stage.bodies() == []
 
 
+@pytest.mark.parametrize("is_restarted", [False, True])
+@pytest.mark.parametrize("is_acked", [False, True])
+@pytest.mark.parametrize("ticks", [0, 1, 2])
+def test_a_reset_while_records_are_read_is_kept_and_repeats_nothing_twice(
+    ticks: int,
+    is_acked: bool,
+    is_restarted: bool,
+    stage: PopStage,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """After a kill, records of pops are read in steps; a reset may come before any of them."""
+    stage.send(*"abcdef")
+    before = stage.progress()
+    for _ in range(3):
+        found = stage.pop(count=2)
+        if is_acked:
+            stage.ack(*found)
+    monkeypatch.setattr("downrange.server.broker.scheduled.timed_messages.TICK_READS_MAX", 1)
+    stage.restart(before, tick=False)
+    for _ in range(ticks):
+        stage.tick()
+    assert not stage.state.is_pop_loaded
+    stage.reset(2)
+    if is_restarted:
+        stage.restart(before, tick=False)
+    stage.drain(0)
+    assert stage.state.is_pop_loaded
+    again = stage.pop(count=32)
+    assert [one.body for one in again] == ["c", "d", "e", "f"]
+    stage.ack(*again)
+    stage.drain(INVISIBLE_MS)
+    assert stage.again() == ([] if is_acked else ["a", "b"])
+    assert stage.committed() == 6
+    stage.restart()  # the dropped deliveries stay dropped
+    stage.drain(INVISIBLE_MS)
+    assert stage.again() == ([] if is_acked else ["a", "b"])
+
+
+def test_a_reset_to_the_end_while_records_are_read_is_kept(
+    stage: PopStage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stage.send(*"abc")
+    stage.pop(count=2)
+    monkeypatch.setattr("downrange.server.broker.scheduled.timed_messages.TICK_READS_MAX", 1)
+    stage.restart(tick=False)
+    stage.reset(3)
+    stage.drain(0)
+    assert stage.bodies() == []
+    stage.send("d")
+    assert stage.bodies() == ["d"]
+    stage.drain(INVISIBLE_MS)
+    assert sorted(stage.again()) == ["a", "b", "d"]
+
+
 def test_a_changed_time_does_not_hide_messages_from_a_group_that_was_set_back(
     stage: PopStage,
 ) -> None:

@@ -61,6 +61,37 @@ def test_a_queue_of_the_timer_that_was_cut(rewinds: Rewinds) -> None:
     assert not rewinds.is_before(PLACE, 4)
 
 
+def test_a_reset_drops_what_was_stored_before_it_and_is_read_again(rewinds: Rewinds) -> None:
+    assert not rewinds.is_dropped(PLACE, 5, 0)  # all was known
+    rewinds.add(PLACE, 5, timer_end=10, drops_unread=True)
+    assert rewinds.is_dropped(PLACE, 5, 9)
+    assert not rewinds.is_dropped(PLACE, 4, 9)
+    assert not rewinds.is_dropped(PLACE, 5, 10)
+    assert not rewinds.is_dropped(OTHER, 5, 9)
+
+
+def test_what_a_reset_drops_is_known_after_a_start(rewinds: Rewinds) -> None:
+    rewinds.add(PLACE, 5, timer_end=10, drops_unread=True)
+    rewinds.add(PLACE, 3, timer_end=12)  # a commit
+    again = Rewinds()
+    again.load(rewinds.dump())
+    assert again.is_dropped(PLACE, 5, 9)
+    assert not again.is_dropped(PLACE, 4, 9)
+    assert not again.is_dropped(PLACE, 5, 10)
+    again.drop_nothing()
+    assert not again.is_dropped(PLACE, 5, 9)
+    assert (again.version, again.is_before(PLACE, 11)) == (1, True)
+    again.drop_nothing()
+    assert again.version == 1
+
+
+def test_a_reset_drops_nothing_that_is_stored_after_a_cut(rewinds: Rewinds) -> None:
+    rewinds.add(PLACE, 5, timer_end=10, drops_unread=True)
+    rewinds.cut(4)
+    assert rewinds.is_dropped(PLACE, 5, 3)
+    assert not rewinds.is_dropped(PLACE, 5, 4)
+
+
 def test_deleted_topics_and_groups_are_forgotten(rewinds: Rewinds) -> None:
     rewinds.add(OTHER, 2, timer_end=11)
     version = rewinds.version
