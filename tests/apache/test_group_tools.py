@@ -6,7 +6,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from downrange import ConsumerOptions, Message, Producer, ProducerOptions, PushConsumer
+from downrange import (
+    ClientOptions,
+    ConsumerOptions,
+    Message,
+    Producer,
+    ProducerOptions,
+    PushConsumer,
+)
 from downrange.wire.codes import RequestCode
 from tests.apache import probe
 from tests.support.waiting import WAIT_TIMEOUT, wait_until
@@ -21,6 +28,10 @@ if TYPE_CHECKING:
     from tests.apache.java_client import JavaClient
 
 OPTIONS = ConsumerOptions(start="earliest", commit_interval=0.2, suspend=1.0)
+# A commit that is late on a busy machine would let messages be handled again.
+PATIENT = ClientOptions(connect_timeout=30.0, call_timeout=30.0)
+# A second attempt could store a message twice.
+SEND_ONCE = ProducerOptions(timeout=WAIT_TIMEOUT, retries=0)
 
 
 class Scene:
@@ -42,6 +53,7 @@ class Scene:
             subscribe=self.topic,
             handler=self._handle,
             options=OPTIONS,
+            client_options=PATIENT,
         )
 
     def _handle(self, message: ReceivedMessage) -> None:
@@ -56,9 +68,7 @@ def scene(
     apache: ApacheCluster, java_client: JavaClient, unique_name: UniqueName
 ) -> Iterator[Scene]:
     scene = Scene(apache, java_client, unique_name)
-    # A second attempt could store a message twice.
-    options = ProducerOptions(timeout=WAIT_TIMEOUT, retries=0)
-    senders = Producer(apache.name_server, group=unique_name("senders"), options=options)
+    senders = Producer(apache.name_server, group=unique_name("senders"), options=SEND_ONCE)
     with scene.consumer, senders as producer:
         for number in range(3):
             producer.send(Message(scene.topic, f"{number}"))
@@ -93,7 +103,7 @@ def test_mqadmin_moves_a_running_group_back(scene: Scene) -> None:
 
 
 def test_mqadmin_has_a_member_handle_a_message(scene: Scene, apache: ApacheCluster) -> None:
-    with Producer(apache.name_server, group="tool") as producer:
+    with Producer(apache.name_server, group="tool", options=SEND_ONCE) as producer:
         receipt = producer.send(Message(scene.topic, "now"))
     wait_until(lambda: scene.bodies.count("now") == 1)
     which = ["-i", receipt.offset_id, "-g", scene.group]

@@ -173,7 +173,7 @@ def test_request_is_answered_by_a_replying_consumer(
         apache.name_server, unique_name("group"), {topic: "*"}, replyProducer=answering
     )
     reply = java_client.call(
-        "producer.request", name=producer, message=message(topic, b"ping"), timeoutMs=20_000
+        "producer.request", name=producer, message=message(topic, b"ping"), timeoutMs=60_000
     )
     assert body_of(reply) == b"re:ping"
     for name in (consumer, producer, answering):
@@ -360,8 +360,9 @@ def test_timer_message_can_be_recalled_on_5(
     assert result == recalled["msgId"]
     # The arrival of a later message shows that the recalled one was skipped.
     [behind] = java.send(producer, [message(topic, b"behind", options={"delayTimeSec": 10})])
+    # A listener gets them in several threads, and a broker that stalls delivers both at once.
     got = [one["msgId"] for one in java.received(consumer, 2)]
-    assert got == [kept["msgId"], behind["msgId"]]
+    assert sorted(got) == sorted([kept["msgId"], behind["msgId"]])
     java.stop(consumer)
     java.stop(producer)
 

@@ -231,7 +231,8 @@ def test_message_is_shown_in_each_form(window: Window) -> None:
     window.mark()
     window.click("td.code a")
     window.wait_loaded()
-    while "process" not in window.texts_of(".steps strong"):  # the trace may still be on its way
+    # The traces of both sides may still be on their way.
+    while not {"send", "process"} <= set(window.texts_of(".steps strong")):
         assert time.monotonic() < deadline
         window.open(window.path)
     assert '"order": "o-7"' in window.text_of("#body-json + label + .tab")

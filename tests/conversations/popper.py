@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 # Far above the seconds after which a message returns.
 HOLD_MS = 12_000
+_REPEATS_MAX = 4
 #: The times in the answer to a request that is refused.
 NO_TIMES = {"popTime": "0", "invisibleTime": "0", "reviveQid": "0"}
 #: All fields of a refused pop.
@@ -56,10 +57,11 @@ class Popper:
         return {"poll_ms": poll_ms, "born_ms": int(reply.fields["popTime"]), **given}
 
     def held_pop(self, **given: object) -> Command:
-        """Pop and wait for a message; a second time if the broker was paused meanwhile."""
+        """Pop and wait for a message; again, a few times, if the broker was paused meanwhile."""
         reply = self.pop(**self.fresh(HOLD_MS, **given))
-        if reply.code == ResponseCode.POLLING_TIMEOUT:
-            reply = self.pop(**self.fresh(HOLD_MS, **given))
+        for _ in range(_REPEATS_MAX):
+            if reply.code == ResponseCode.POLLING_TIMEOUT:
+                reply = self.pop(**self.fresh(HOLD_MS, **given))
         return succeed(reply)
 
     def receipts(self, reply: Command) -> dict[tuple[str, int, int], Receipt]:

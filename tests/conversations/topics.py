@@ -34,7 +34,11 @@ def a_new_topic_has_a_route(scene: Scene) -> None:
     broker, name_server = scene.broker(), scene.name_server()
     topic = scene.create_topic(broker, "topic", read_queue_nums=3)
 
-    reply = succeed(name_server.ask(request_command(RouteRequest(topic=topic))))
+    # A slow name server may get the topic after the broker has replied.
+    request = request_command(RouteRequest(topic=topic))
+    reply = scene.poll(
+        lambda: name_server.ask(request), lambda reply: reply.code == ResponseCode.SUCCESS
+    )
     assert b'"0":' in reply.body  # standard JSON, as for our version
     route = read_body(RouteBody, reply)
     assert route.queue_datas == [
@@ -51,8 +55,13 @@ def a_new_topic_has_a_route(scene: Scene) -> None:
     assert read_body(RouteBody, reply) == route
 
     succeed(broker.ask(request_command(DeleteTopicRequest(topic=topic))))
-    succeed(name_server.ask(request_command(DeleteRouteRequest(topic=topic))))
-    assert _route_of(scene, topic).code == ResponseCode.TOPIC_NOT_EXIST
+
+    def route_after_deletion() -> int:
+        succeed(name_server.ask(request_command(DeleteRouteRequest(topic=topic))))
+        return _route_of(scene, topic).code
+
+    # A registration of the broker that is under way brings the route back.
+    scene.poll(route_after_deletion, lambda code: code == ResponseCode.TOPIC_NOT_EXIST)
 
 
 def a_missing_topic_has_none_and_the_default_topic_has_one(scene: Scene) -> None:
@@ -74,11 +83,12 @@ def a_name_server_lists_clusters_and_topics(scene: Scene) -> None:
     assert cluster.broker_addr_table[scene.facts.broker].broker_addrs == {
         0: scene.facts.broker_address
     }
-    names = read_body(
-        TopicNamesBody,
-        name_server.ask(bare_request(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER)),
-    )
-    assert {topic, "TBW102"} <= set(names.topic_list)
+
+    def names() -> set[str]:
+        request = bare_request(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER)
+        return set(read_body(TopicNamesBody, name_server.ask(request)).topic_list)
+
+    scene.poll(names, {topic, "TBW102"}.issubset)
 
 
 def a_broker_describes_its_topics(scene: Scene) -> None:

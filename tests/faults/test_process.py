@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from tests.conversations.peers import Peer
 
 #: How long a pull waits for a message, and a stop that does not wait for pulls on a busy machine.
-PULL_SECONDS, STOP_SECONDS = 60.0, 10.0
+PULL_SECONDS, STOP_SECONDS = 60.0, 30.0
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])

@@ -283,6 +283,8 @@ def test_close_ends_a_send_in_which_another_thread_waits(
         "sync", cluster.name_server, options=options, client_options=PATIENT
     ) as producer:
         producer.send(Message(TOPIC, b"hello"))
+        # The heartbeat is over, so that the proxy holds nothing but the next send.
+        wait_until(lambda: cluster.brokers[0] in producer.client.core.registered)
         proxy.fall_silent()
         with ThreadPoolExecutor(1) as pool:
             stuck = pool.submit(producer.send, Message(TOPIC, b"stuck"))

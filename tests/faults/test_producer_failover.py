@@ -50,12 +50,13 @@ def test_sends_go_on_and_nothing_is_lost_when_a_broker_is_killed(
     fleet.create_topic(topic)
     options = ProducerOptions(fault_tolerance=tolerance, timeout=TIMEOUT)
     broker = fleet.brokers[1]
-    # A refresh of the route just after the kill would leave no send to try again.
     client = replace(EAGER, route_refresh_interval=2.0)
     with producing(kind, fleet.addresses, options=options, client_options=client) as producer:
         with Load(producer, topic) as load:
             load.wait_for(100, "broker-a")
             load.wait_for(100, "broker-b")
+            # A refresh of the route just after the kill would leave no send to try again.
+            _wait_for_refreshes(producer)
             broker.kill()
             load.wait_for(200, "broker-a")
             broker.start()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
-from downrange import Message, Producer, QueueId
+from downrange import Message, Producer, ProducerOptions, QueueId
 from downrange.embedded import Cluster
 from downrange.options import BrokerOptions
 from downrange.server.run.broker_server import BrokerServer
@@ -16,7 +16,7 @@ from tests.apache import probe
 from tests.apache.cluster import ApacheCluster
 from tests.apache.java_client import body_of, message
 from tests.interop.scene import Addresses, Scene
-from tests.support.waiting import wait_until
+from tests.support.waiting import WAIT_TIMEOUT, wait_until
 
 if TYPE_CHECKING:
     from concurrent.futures import ThreadPoolExecutor
@@ -133,7 +133,10 @@ def test_our_name_server_has_the_queue_mapping_of_a_static_topic(
         java.mqadmin(apache.name_server, "updateStaticTopic", *options)
         expected = wait_until(lambda: mapping(apache.name_server))
         wait_until(lambda: mapping(ours.name_server) == expected)
-        with Producer(ours.name_server, group=unique_name("group")) as producer:
+        # A send that fails would be repeated in another queue.
+        patient = ProducerOptions(timeout=WAIT_TIMEOUT, retries=0)
+        group = unique_name("group")
+        with Producer(ours.name_server, group=group, options=patient) as producer:
             receipts = [producer.send(Message(topic, b"x")) for _ in range(3)]
         assert sorted(receipt.queue for receipt in receipts) == [
             QueueId(topic, "__syslo__global__", number) for number in range(3)

@@ -233,7 +233,8 @@ def test_permission_and_retention_are_changed_and_kept_over_a_restart(
         for name, value in (("brokerPermission", "4"), ("fileReservedTime", "48")):
             changed = scene.mqadmin("updateBrokerConfig", "-b", address, "-k", name, "-v", value)
             assert f"update broker config success, {address}" in changed
-        assert '"perm":4' in _packed(scene.mqadmin("topicRoute", "-t", topic))
+        # The broker waits a second for the name server, which may be slow.
+        wait_until(lambda: '"perm":4' in _packed(scene.mqadmin("topicRoute", "-t", topic)))
         (refused,) = scene.send(producer, [message(topic, b"x")], collect_errors=True)
         assert refused["error"]["code"] == 16
         cluster.restart_broker()
@@ -241,7 +242,7 @@ def test_permission_and_retention_are_changed_and_kept_over_a_restart(
         assert re.search(r"brokerPermission += +4", settings)
         assert re.search(r"fileReservedTime += +48", settings)
         scene.mqadmin("updateBrokerConfig", "-b", address, "-k", "brokerPermission", "-v", "6")
-        assert '"perm":6' in _packed(scene.mqadmin("topicRoute", "-t", topic))
+        wait_until(lambda: '"perm":6' in _packed(scene.mqadmin("topicRoute", "-t", topic)))
         (result,) = scene.send(scene.producer(), [message(topic, b"x")])
         assert result["status"] == "SEND_OK"
         scene.stop(*scene.started)

@@ -317,7 +317,7 @@ def test_java_decodes_our_trace_records(scene: Scene) -> None:
     assert (bean["msgType"], bean["offsetMsgId"]) == ("Normal_Msg", single.offset_id)
 
 
-def test_transactions_end_as_our_producer_decides(scene: Scene) -> None:
+def test_transactions_end_as_our_producer_decides(scene: Scene, is_apache: bool) -> None:
     topic, group = scene.topic(), scene.name("ours")
     asked: list[bytes] = []
 
@@ -347,7 +347,10 @@ def test_transactions_end_as_our_producer_decides(scene: Scene) -> None:
         assert got[b"committed"]["msgId"] == done.message_id
         assert (got[b"committed"]["tags"], got[b"committed"]["keys"]) == ("t", "k")
         wait_until(lambda: {b"checked", b"failed"} <= set(asked))
-    assert len(scene.java.received(consumer, 0)) == 2
+    at_last = [body_of(one) for one in scene.java.received(consumer, 0)]
+    # Apache delivers a message a second time if the answers to two checks commit it.
+    assert set(at_last) == {b"committed", b"checked"}
+    assert is_apache or len(at_last) == 2
 
 
 def test_java_consumer_answers_our_requests(scene: Scene, producer: mq.Producer) -> None:

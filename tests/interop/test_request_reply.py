@@ -24,8 +24,8 @@ def test_requests_are_answered_by_a_replying_consumer(scene: Scene) -> None:
                 "producer.request",
                 name=asking,
                 message=message(topic, text),
-                timeoutMs=20_000,
-                timeout=40.0,
+                timeoutMs=60_000,
+                timeout=80.0,
             )
         )
 

@@ -112,7 +112,8 @@ def test_clients_speak_tls(
             with pytest.raises(OSError, match=r"closed|reset"):
                 probe.call(address, probe.GET_ROUTE, {"topic": "TBW102"})
         scene = Scene(secured, cluster, unique_name, stopper)
-        topic, producer = unique_name("topic"), scene.producer()
+        patient = {"sendMsgTimeout": 30_000}  # the first TLS handshake of a JVM takes a while
+        topic, producer = unique_name("topic"), scene.producer(options=patient)
         (sent,) = scene.send(producer, [message(topic, b"secret", keys="k")])
         assert sent["status"] == "SEND_OK"
         assert [body_of(one) for one in scene.received(scene.consumer(topic), 1)] == [b"secret"]

@@ -28,7 +28,11 @@ from downrange.wire import hashes
 
 print(path_in_use())
 print(type(hashes.java_hash).__name__)
-with mq.Cluster() as cluster, mq.Producer(cluster.name_server, group="wheel") as producer:
+patient = mq.ProducerOptions(timeout=60)
+with (
+    mq.Cluster() as cluster,
+    mq.Producer(cluster.name_server, group="wheel", options=patient) as producer,
+):
     producer.send(mq.Message("orders", b"sent", tags="new", keys=["o-1"]))
     producer.send_batch([mq.Message("orders", b"in a batch")])
     bodies = []

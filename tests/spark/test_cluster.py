@@ -12,8 +12,9 @@ from downrange import Producer
 from downrange.client.flows.admin.topics import topic_stats
 from downrange.model import Message
 from downrange.spark import drop_duplicates
+from tests.spark.patience import SENDING
 from tests.spark.standalone import Job, StandaloneCluster
-from tests.support.waiting import wait_until
+from tests.support.waiting import WAIT_TIMEOUT, wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -46,7 +47,7 @@ def _kill_in_the_middle(workers: StandaloneCluster, job: Job, server: Server, to
 
 def _count(server: Server, topic: str) -> int:
     core = server.reader.core
-    deadline = core.clock.now() + 10
+    deadline = core.clock.now() + WAIT_TIMEOUT
     return sum(
         queue.count for queue in server.reader.run(topic_stats(core, topic, deadline=deadline))
     )
@@ -101,7 +102,7 @@ def test_a_stream_from_topic_to_topic_survives_it(
 
 def _filled(server: Server) -> str:
     topic = server.topic(4)
-    with Producer(server.name_server, group="cluster") as producer:
+    with Producer(server.name_server, group="cluster", **SENDING) as producer:
         for first in range(0, ROWS, 500):
             numbers = range(first, first + 500)
             producer.send_batch(Message(topic, b"row %d" % number) for number in numbers)

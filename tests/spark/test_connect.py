@@ -13,6 +13,7 @@ from downrange.embedded import Cluster
 from downrange.model import Message
 from tests.apache.processes import ChildProcess
 from tests.contract.servers import Server
+from tests.spark.patience import SENDING
 
 for needed in ("grpc", "grpc_status", "pandas"):
     pytest.importorskip(needed, reason=f"Spark Connect needs {needed}")
@@ -26,7 +27,7 @@ def test_batches_and_streams_are_read_and_written(java: None, tmp_path: Path) ->
         server = Server(cluster.name_server, cluster.brokers, None, lambda name: f"{name}_c")
         source = server.topic(2, name="connect-source")
         target = server.topic(2, name="connect-target")
-        with Producer(cluster.name_server, group="connect") as producer:
+        with Producer(cluster.name_server, group="connect", **SENDING) as producer:
             for number in range(50):
                 producer.send(Message(source, str(number), keys=[f"k-{number}"], tags="new"))
         folder = str(tmp_path / "checkpoint")

@@ -29,6 +29,7 @@ from downrange.pipelines.replay import ReplayOptions, run_replay
 from downrange.pipelines.stream_run import PipelineFailed, StopRequest
 from downrange.pipelines.topic_copy import TargetOptions
 from tests.contract.servers import Server
+from tests.spark.patience import SENDING
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -61,7 +62,7 @@ def home() -> Iterator[Server]:
 
 def send(server: Server, topic: str, numbers: Sequence[int]) -> None:
     """Send messages with all features, spread over queues."""
-    with Producer(server.name_server, group="pipelines") as producer:
+    with Producer(server.name_server, group="pipelines", **SENDING) as producer:
         route = producer.publish_queues(topic)
         for index, queue in enumerate(route):
             mine = [number for number in numbers if number % len(route) == index]

@@ -25,6 +25,7 @@ from downrange.wire.codes import RequestCode
 from tests.apache.processes import ChildProcess
 from tests.contract.servers import Server
 from tests.spark.java import skip_without_java
+from tests.spark.patience import SENDING
 from tests.support.waiting import wait_until
 
 if TYPE_CHECKING:
@@ -98,7 +99,7 @@ def start(name: str, arguments: list[str], folder: Path) -> ChildProcess:
 def test_nothing_is_missing_after_a_kill(cluster: Cluster, server: Server, tmp_path: Path) -> None:
     for topic in ("orders", "landing", *HELD):
         server.topic(2, name=topic)
-    with Producer(server.name_server, group="shop") as producer:
+    with Producer(server.name_server, group="shop", **SENDING) as producer:
         for queue in [*producer.publish_queues("orders"), *producer.publish_queues("landing")]:
             producer.send_batch(
                 [
@@ -177,7 +178,7 @@ def _lake_rows(lake: Path) -> list[tuple[str, int, int]]:
 
 def test_command_runs_until_a_signal_and_prints_its_summary(server: Server, tmp_path: Path) -> None:
     server.topic(2, name="orders")
-    with Producer(server.name_server, group="shop") as producer:
+    with Producer(server.name_server, group="shop", **SENDING) as producer:
         producer.send_batch([Message("orders", b"%d" % number) for number in range(40)])
     settings = tmp_path / "lake.toml"
     settings.write_text(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
 
 import pytest
@@ -11,7 +12,7 @@ from pyspark.sql import functions as f
 
 from downrange import Admin, Producer
 from downrange.model import Message, QueueId
-from downrange.options import ProducerOptions
+from tests.spark.patience import CLIENT, SENDING
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -50,7 +51,7 @@ def filled(server: Server) -> str:
     def message(number: int, body: bytes, **settings: Any) -> Message:
         return Message(topic, body, properties={"number": str(number)}, **settings)
 
-    with Producer(server.name_server, group="filling") as producer:
+    with Producer(server.name_server, group="filling", **SENDING) as producer:
         queue = QueueId(topic, broker, 0)
         producer.send(message(0, b"first", tags="new", keys=["k-1", "k-2"]), queue=queue)
         producer.send_batch(
@@ -58,8 +59,8 @@ def filled(server: Server) -> str:
             queue=queue,
         )
     for number, kind in enumerate(KINDS, PLAIN):
-        options = ProducerOptions(compression=kind)
-        with Producer(server.name_server, group=f"filling-{kind}", options=options) as producer:
+        sending = {**SENDING, "options": replace(SENDING["options"], compression=kind)}
+        with Producer(server.name_server, group=f"filling-{kind}", **sending) as producer:
             producer.send(message(number, BODY, tags=kind), queue=QueueId(topic, broker, 1))
     server.read_all(topic, PLAIN + len(KINDS))
     return topic
@@ -112,7 +113,7 @@ def test_offsets_and_groups_say_where_to_begin(load: Load, filled: str, server: 
     queues = {filled: {broker: {"0": 290, "1": -2}}}
     rows = load(subscribe=filled, startingOffsets=json.dumps(queues))
     assert places(rows) == [*((0, offset) for offset in range(290, PLAIN)), (1, 0), (1, 1), (1, 2)]
-    with Admin(server.name_server) as admin:
+    with Admin(server.name_server, client_options=CLIENT) as admin:
         admin.create_group("spark-tests")
         admin.set_group_offset("spark-tests", QueueId(filled, broker, 0), 295)
     options = {"startingOffsets": "group", "group": "spark-tests"}

@@ -15,6 +15,7 @@ from downrange.wire.codes import RequestCode
 from tests.apache.processes import ChildProcess
 from tests.contract.servers import Server
 from tests.spark import read_job
+from tests.spark.patience import SENDING
 from tests.support.waiting import wait_until
 
 if TYPE_CHECKING:
@@ -64,7 +65,10 @@ def run_until_killed(arguments: list[str], folder: Path) -> None:
 def test_a_driver_that_is_killed_twice_reads_each_message_once(
     spark: SparkSession, tmp_path: Path
 ) -> None:
-    with Cluster(brokers=2) as cluster, Producer(cluster.name_server, group="restarts") as producer:
+    with (
+        Cluster(brokers=2) as cluster,
+        Producer(cluster.name_server, group="restarts", **SENDING) as producer,
+    ):
         server = Server(
             cluster.name_server, cluster.brokers, None, lambda name: f"{name}_{os.getpid()}"
         )

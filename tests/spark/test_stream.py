@@ -18,6 +18,7 @@ from downrange.spark.read.offsets import Positions
 from downrange.wire.codes import RequestCode
 from tests.contract.servers import Server
 from tests.embedded.spark.stage import unique_name
+from tests.spark.patience import CLIENT, SENDING
 from tests.support.waiting import wait_until
 
 if TYPE_CHECKING:
@@ -72,7 +73,7 @@ def send(server: Server, topic: str, first: int, last: int) -> None:
     """Store numbers in the first queue of the first broker."""
     queue = QueueId(topic, server.route_brokers(topic)[0], 0)
     before = len(server.read_all(topic, 0))
-    with Producer(server.name_server, group="streams") as producer:
+    with Producer(server.name_server, group="streams", **SENDING) as producer:
         producer.send_batch(
             [Message(topic, str(number)) for number in range(first, last)], queue=queue
         )
@@ -95,7 +96,7 @@ def test_a_stream_runs_in_bounded_batches_and_continues(
     topic = server.topic(2)
     queue = QueueId(topic, server.route_brokers(topic)[0], 0)
     group = unique_name("group")
-    with Admin(server.name_server) as admin:
+    with Admin(server.name_server, client_options=CLIENT) as admin:
         admin.create_group(group)
         send(server, topic, 0, 100)
         rows = stream(
@@ -203,7 +204,7 @@ def test_a_re_created_topic_fails_the_query_unless_losses_are_allowed(
         stream(spark, face, topic, startingOffsets="earliest"), tmp_path, availableNow=True
     )
     assert first.awaitTermination(_TIMEOUT)
-    with Admin(face.name_server) as admin:
+    with Admin(face.name_server, client_options=CLIENT) as admin:
         admin.delete_topic(topic)
     face.topic(1, name=topic)
     send(face, topic, 10, 14)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from downrange import Message, Producer, ProducerOptions, Trace
+from downrange import Message, Producer, Trace
 from downrange.client.flows.producing.trace_records import encode_contexts
 from downrange.embedded import Cluster, drop
 from downrange.pipelines.options import ClusterOptions, RunOptions
@@ -23,6 +23,7 @@ from downrange.pipelines.trace.trace_stream import stream_tables
 from downrange.wire.codes import RequestCode
 from tests.apache.processes import ChildProcess
 from tests.contract.servers import Server
+from tests.spark.patience import SENDING
 from tests.spark.trace_job import TRACE_TOPIC, stream_options
 from tests.spark.traces import (
     CONSUMPTIONS,
@@ -126,11 +127,12 @@ def send_traced(server: Server, count: int) -> list[str]:
     """Send messages with traces, and consumer traces for half of them; return the ids."""
     server.topic(2, name="orders")
     server.topic(2, name=TRACE_TOPIC)
-    options = ProducerOptions(trace=Trace(topic=TRACE_TOPIC, batch_count=2, flush_interval=0.1))
-    with Producer(server.name_server, group="shop", options=options) as producer:
+    trace = Trace(topic=TRACE_TOPIC, batch_count=2, flush_interval=0.1)
+    traced = {**SENDING, "options": replace(SENDING["options"], trace=trace)}
+    with Producer(server.name_server, group="shop", **traced) as producer:
         receipts = [producer.send(Message("orders", b"%d" % n)) for n in range(count)]
     ids = [receipt.message_id for receipt in receipts]
-    with Producer(server.name_server, group="audit") as producer:
+    with Producer(server.name_server, group="audit", **SENDING) as producer:
         for number, message_id in enumerate(ids[: count // 2]):
             body = encode_contexts([before(f"q{number}", message_id, "g1", 0)])
             producer.send(Message(TRACE_TOPIC, body))

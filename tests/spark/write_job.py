@@ -18,6 +18,7 @@ from downrange.pipelines.session import make_session
 from downrange.spark.source import RocketMQDataSource
 from downrange.spark.write.write_options import parse_write
 from downrange.spark.write.writers import RocketMQWriter, Written
+from tests.spark.patience import CLIENT
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -53,7 +54,7 @@ class FailingWriter(RocketMQWriter):
     def _wait_until_some_are_stored(self) -> None:
         assert self._options.topic is not None
         deadline = time.monotonic() + 60
-        with Admin(self.name_server) as admin:
+        with Admin(self.name_server, client_options=CLIENT) as admin:
             while not any(each.end for each in admin.queue_ranges(self._options.topic)):
                 assert time.monotonic() < deadline, "nothing is stored"
                 time.sleep(0.05)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from downrange.options import BrokerOptions
+from downrange.options import BrokerOptions, ClientOptions, ProducerOptions
 
 #: Delays and transaction checks that a test can wait for.
 SHORT_TIMES: Final = BrokerOptions(
@@ -13,3 +13,7 @@ SHORT_TIMES: Final = BrokerOptions(
     transaction_check_interval=0.5,
     is_trace_topic_created=True,
 )
+#: On a busy machine a server may stop for some seconds. Then a request would fail, or a send be
+#: repeated, and the message be stored twice.
+PATIENT_CLIENT: Final = ClientOptions(connect_timeout=60.0, call_timeout=60.0)
+PATIENT_PRODUCER: Final = ProducerOptions(timeout=60.0)

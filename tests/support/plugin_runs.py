@@ -20,14 +20,20 @@ filterwarnings = error
 ORDERS = """
 import downrange as mq
 
+# No call fails because the machine is busy.
+SLOWLY = mq.ProducerOptions(timeout=60.0)
+PATIENT = mq.ClientOptions(connect_timeout=30.0, call_timeout=30.0)
+
 
 def place_order(name_servers, text):
-    with mq.Producer(name_servers, group="shop") as producer:
+    with mq.Producer(
+        name_servers, group="shop", options=SLOWLY, client_options=PATIENT
+    ) as producer:
         producer.send(mq.Message("orders", text, tags="new", keys=["o-1"]))
 
 
 def bill_orders(name_servers):
-    with mq.PullConsumer(name_servers, group="billing") as consumer:
+    with mq.PullConsumer(name_servers, group="billing", client_options=PATIENT) as consumer:
         consumer.assign("orders")
         bodies = [message.body for message in consumer.poll(timeout=60.0)]
         consumer.commit()
@@ -38,7 +44,7 @@ _TESTS = """
 import pytest
 import downrange as mq
 from downrange.embedded import drop
-from orders import place_order
+from orders import PATIENT, place_order
 
 
 @pytest.mark.parametrize("text", ["first", "second"])
@@ -52,7 +58,9 @@ def test_orders(rocketmq, text):
 def test_own_names(rocketmq):
     topic, group = rocketmq.topic("orders"), rocketmq.group("billing")
     rocketmq.send(topic, "1")
-    with mq.PullConsumer(rocketmq.name_servers, group=group) as consumer:
+    with mq.PullConsumer(
+        rocketmq.name_servers, group=group, client_options=PATIENT
+    ) as consumer:
         consumer.assign(topic)
         assert len(consumer.poll(timeout=60.0)) == 1
         consumer.commit()

@@ -230,7 +230,7 @@ final class Consumers {
                 System.arraycopy(prefix, 0, body, 0, prefix.length);
                 System.arraycopy(message.getBody(), 0, body, prefix.length, message.getBody().length);
                 Message reply = MessageUtil.createReplyMessage(message, body);
-                producer.send(reply, 3_000);
+                producer.send(reply, 30_000);
             }
         }
     }

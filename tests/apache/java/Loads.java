@@ -28,7 +28,8 @@ import org.apache.rocketmq.common.message.MessageExt;
 import org.apache.rocketmq.common.message.MessageQueue;
 
 /**
- * Sends or reads as fast as a server answers, for a given time, and counts the messages.
+ * Sends or reads as fast as a server answers, for a given time, and counts the messages. On a busy
+ * machine the time may be over before the first send, which is done nevertheless.
  *
  * The first send that fails ends the run with its exception, because a rate with failures is not
  * comparable.
@@ -133,7 +134,7 @@ final class Loads {
 
     private long sendEach() throws Exception {
         long messages = 0;
-        for (long now = System.nanoTime(); now < end; messages++) {
+        for (long now = System.nanoTime(); now < end || messages == 0; messages++) {
             expectStored(producer.send(new Message(topic, body)));
             now = latencies.note(now);
         }
@@ -142,7 +143,7 @@ final class Loads {
 
     private long sendTransactions() throws Exception {
         long messages = 0;
-        for (long now = System.nanoTime(); now < end; messages++) {
+        for (long now = System.nanoTime(); now < end || messages == 0; messages++) {
             TransactionSendResult result =
                 producer.sendMessageInTransaction(new Message(topic, body), null);
             expectStored(result);
@@ -156,7 +157,7 @@ final class Loads {
 
     private long sendBatches() throws Exception {
         long messages = 0;
-        for (long now = System.nanoTime(); now < end; messages += width) {
+        for (long now = System.nanoTime(); now < end || messages == 0; messages += width) {
             List<Message> batch = new ArrayList<>(width);
             for (int i = 0; i < width; i++) {
                 batch.add(new Message(topic, body));
@@ -169,7 +170,7 @@ final class Loads {
 
     private long sendOneway() throws Exception {
         long messages = 0;
-        while (System.nanoTime() < end) {
+        while (System.nanoTime() < end || messages == 0) {
             for (int i = 1; i < width; i++) {
                 producer.sendOneway(new Message(topic, body));
             }
@@ -183,7 +184,7 @@ final class Loads {
         Semaphore free = new Semaphore(width);
         AtomicReference<Throwable> failure = new AtomicReference<>();
         long messages = 0;
-        for (; System.nanoTime() < end && failure.get() == null; messages++) {
+        for (; (System.nanoTime() < end || messages == 0) && failure.get() == null; messages++) {
             free.acquire();
             producer.send(new Message(topic, body), new Noted(free, failure, latencies));
         }

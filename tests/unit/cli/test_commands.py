@@ -30,7 +30,7 @@ def _python(code: str) -> tuple[int, set[str]]:
         capture_output=True,
         text=True,
         check=False,
-        timeout=60,
+        timeout=240,
     )
     return ended.returncode, set(json.loads(ended.stdout.splitlines()[-1]))
 

@@ -110,7 +110,7 @@ def test_others_run_meanwhile() -> None:
             steps += 1
             time.sleep(0)
 
-    def has_others(work: Callable[[], object], seconds: float = 10.0) -> bool:
+    def has_others(work: Callable[[], object], seconds: float = 60.0) -> bool:
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline:
             before = steps

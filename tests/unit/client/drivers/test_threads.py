@@ -33,6 +33,7 @@ from downrange.errors import (
 )
 from downrange.options import ClientOptions
 from downrange.wire.command import Command
+from tests.support.waiting import wait_until
 from tests.unit.client.drivers.peers import (
     PATIENCE,
     FakeDialer,
@@ -178,10 +179,11 @@ def test_a_flow_on_the_engine_does_not_wait_for_the_engine() -> None:
 
 def test_threads_share_a_flow_with_the_same_key() -> None:
     runs: list[int] = []
+    gate = Signal()
 
     def shared() -> Flow[int]:
         runs.append(1)
-        yield Pause(0.03)
+        yield Wait(gate, later(driver, PATIENCE))
         return 7
 
     with thread_driver() as driver:
@@ -192,6 +194,9 @@ def test_threads_share_a_flow_with_the_same_key() -> None:
         ]
         for thread in running:
             thread.start()
+        waiting = driver.engine.scheduler._shared
+        wait_until(lambda: len(waiting.get("key", ())) == len(running))
+        driver.step(gate.fire)
         for thread in running:
             thread.join()
     assert results == [7] * 4
@@ -362,11 +367,18 @@ def test_a_flow_that_finds_room_continues_on_the_engine() -> None:
 def test_a_thread_waits_until_there_is_room_for_its_flow() -> None:
     with thread_driver() as driver:
         desk, gate = Desk(driver), Signal()
+        is_open = threading.Event()
+
+        def open_gate() -> None:
+            is_open.set()
+            driver.step(gate.fire)
+
         first = desk.submit(Wait(gate, later(driver, PATIENCE)))
-        timer = threading.Timer(0.02, lambda: driver.step(gate.fire))
+        timer = threading.Timer(0.02, open_gate)
         timer.start()
         second = desk.submit(UserCall(int, ("7",)))
-        assert first.done()
+        assert is_open.is_set()
+        assert first.result(PATIENCE) is True
         assert second.result(PATIENCE) == 7
         timer.join()
 
@@ -720,9 +732,15 @@ def test_late_replies_are_counted() -> None:
 
     late: list[tuple[Peer, Command]] = []
     with thread_driver(FakeDialer(slow)) as driver:
-        assert driver.submit(asking(driver, b"late", 0.01)).exception(PATIENCE) is not None
+
+        def is_asked() -> bool:
+            """Ask, perhaps in vain: a call that is late while connecting is never written."""
+            assert driver.submit(asking(driver, b"late", 0.01)).exception(PATIENCE) is not None
+            return bool(late)
+
+        wait_until(is_asked)
         driver.submit(asking(driver)).result(PATIENCE)
-        assert driver.late_count() == 1
+        assert driver.late_count() == len(late)
 
 
 def test_connections_of_threads_and_engine_are_counted_together() -> None:
