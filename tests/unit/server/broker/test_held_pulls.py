@@ -8,10 +8,20 @@ from downrange.wire.headers import PullRequest
 
 
 def a_pull(
-    *, queue_id: int = 0, connection: int = 1, tags: set[int] | None = None, until_ms: int = 100
+    *,
+    group: str = "G",
+    queue_id: int = 0,
+    connection: int = 1,
+    tags: set[int] | None = None,
+    until_ms: int = 100,
 ) -> HeldPull:
     header = PullRequest(
-        consumer_group="G", topic="T", queue_id=queue_id, queue_offset=0, max_msg_nums=1, sys_flag=0
+        consumer_group=group,
+        topic="T",
+        queue_id=queue_id,
+        queue_offset=0,
+        max_msg_nums=1,
+        sys_flag=0,
     )
     wanted = MessageFilter(None if tags is None else frozenset(tags))
     return HeldPull(Command(11), header, Peer(connection, "10.0.0.1:1"), wanted, until_ms)
@@ -38,6 +48,17 @@ def test_an_arrival_wakes_only_filters_that_take_its_tag() -> None:
     table = held(taking, leaving, everything)
     assert table.wake(("T", 0), {2, 9}) == [taking, everything]
     assert ("T", 0) in table
+
+
+def test_the_pulls_of_one_group_are_taken_from_a_queue() -> None:
+    first, other, second, elsewhere = (
+        *(a_pull(tags={1}), a_pull(group="H")),
+        *(a_pull(connection=2), a_pull(queue_id=1)),
+    )
+    table = held(first, other, second, elsewhere)
+    assert table.take_group(("T", 0), "G") == [first, second]
+    assert table.take_group(("T", 0), "G") == table.take_group(("T", 7), "G") == []
+    assert table.all() == [other, elsewhere]
 
 
 def test_a_pull_expires_at_its_time_and_once() -> None:

@@ -33,6 +33,10 @@ class Commits(Protocol):
 class BrokerCommits:
     """Commits to the brokers, one request per queue.
 
+    A queue that was reset has its new offset at the broker. The window that it had before may still
+    wait for a handler, and even be given up for another member: its position is not committed, or
+    it would undo the reset.
+
     Args:
         core: The client.
         group: The group, without the namespace.
@@ -53,7 +57,7 @@ class BrokerCommits:
         changed = [
             (window, window.position)
             for window in windows
-            if not window.is_dropped and not window.is_lost and window.position != window.committed
+            if window.position != window.committed and _may_commit(window)
         ]
         if not changed:
             return []
@@ -96,6 +100,9 @@ class NoCommits:
 class LocalCommits:
     """Saves all positions in an offset store, for broadcast.
 
+    One save at a time: a slow one that ends after a later one would put old offsets into the store,
+    or write to it after its release.
+
     Whatever the store raises is a `StoreError` here: it may be code of the user.
 
     Args:
@@ -108,6 +115,8 @@ class LocalCommits:
         self._group = group
         self._name = type(store).__name__  # what it shows of itself may have a password
         self.offsets: dict[QueueId, QueueOffset] = {}
+        #: Fires when the save that is under way has ended; None without one.
+        self._saving: Signal | None = None
 
     def load(self) -> Flow[None]:
         """Read what was saved before.
@@ -123,19 +132,26 @@ class LocalCommits:
             )
         self.offsets = dict(cast("Mapping[QueueId, QueueOffset]", found))
 
-    def release(self) -> Flow[None]:
+    def release(self, deadline: float) -> Flow[None]:
         """Tell the store that this consumer does not use it any more.
 
         Raises:
-            StoreError: The store failed.
+            StoreError: The store failed, or still saves at the deadline; then it is not released.
         """
+        yield from self._wait_for_save(deadline)
         method = getattr(self._store, "release", None)
         if method is not None:
             yield from self._call(method, self._group)
 
     def save(self, windows: Iterable[DeliveryWindow], deadline: float) -> Flow[list[RocketMQError]]:
-        """Save all positions if one has changed; return what failed."""
-        del deadline  # a file has none
+        """Save all positions if one has changed; return what failed.
+
+        The deadline is that for the end of another save: the store itself has none.
+        """
+        try:
+            yield from self._wait_for_save(deadline)
+        except StoreError as error:
+            return [error]
         changed = {
             window: window.position
             for window in windows
@@ -144,14 +160,29 @@ class LocalCommits:
         if not changed:
             return []
         offsets = self.offsets | {window.queue: position for window, position in changed.items()}
+        self._saving = ended = Signal()
         try:
             yield from self._call(self._store.save, self._group, dict(offsets))
         except RocketMQError as error:
             return [error]
+        finally:
+            self._saving = None
+            ended.fire()
         self.offsets = offsets
         for window, position in changed.items():
             window.committed = position
         return []
+
+    def _wait_for_save(self, deadline: float) -> Flow[None]:
+        """Wait until no other flow saves.
+
+        Raises:
+            StoreError: One still does at the deadline.
+        """
+        while self._saving is not None:
+            has_ended: bool = yield Wait(self._saving, deadline)
+            if not has_ended:
+                raise StoreError(f"save() of the offset store {self._name} has not ended yet")
 
     def _call(self, method: Callable[..., object], *arguments: object) -> Flow[object]:
         """Call a method of the store.
@@ -167,6 +198,10 @@ class LocalCommits:
             what = f"{getattr(method, '__name__', 'a method')}() of the offset store {self._name}"
             raise StoreError(f"{what} failed: {type(error).__name__}: {error}") from error
         return answer
+
+
+def _may_commit(window: DeliveryWindow) -> bool:
+    return not (window.is_dropped or window.is_lost) and window.reset_to is None
 
 
 def _are_offsets(found: object) -> bool:

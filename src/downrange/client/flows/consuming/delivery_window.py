@@ -10,10 +10,11 @@ late for an old window is never taken for the new one.
 
 from __future__ import annotations
 
+from bisect import insort
 from collections import deque
 from contextlib import suppress
 from itertools import islice
-from operator import attrgetter
+from operator import attrgetter, itemgetter
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -43,6 +44,7 @@ _PULL_BYTES: Final = MIB
 _PULLS_MAX: Final = 8
 _body_of: Final[Callable[[ReceivedMessage], bytes]] = attrgetter("body")
 _offset_of: Final[Callable[[ReceivedMessage], int]] = attrgetter("offset")
+_time_of: Final[Callable[[tuple[float, ReceivedMessage]], float]] = itemgetter(0)
 
 
 def body_bytes(messages: Sequence[ReceivedMessage]) -> int:
@@ -159,6 +161,8 @@ class DeliveryWindow:
         is_lost: Whether the lock was refused after that: another member has the queue.
         is_unlocked: Whether the lock is given back, so it is not renewed.
         saving: Fires when the commit that is under way has ended; None without one.
+        reset_to: Where the queue goes on, if the group was reset or the queue does not have the
+            offset of a pull. Then the broker does not get the position any more. Else None.
         replica: The replica to pull from.
         failure: Why the last pull failed; None when it succeeded.
         failing_since: When the pulls began to fail.
@@ -181,8 +185,8 @@ class DeliveryWindow:
         *("idle", "is_dropped", "is_lost", "is_saved", "is_unlocked"),
         *("is_paused", "is_queued", "is_stopped", "locked_until", "message_filter", "needed"),
         "next_offset",
-        *("not_before", "postponed", "pulled_at", "queue", "replica", "room", "running"),
-        *("_advance", "_behind", "_size", "saving", "stride", "taken", "waiting"),
+        *("not_before", "postponed", "pulled_at", "queue", "replica", "reset_to", "room"),
+        *("_advance", "_behind", "_size", "running", "saving", "stride", "taken", "waiting"),
     )
 
     def __init__(
@@ -204,7 +208,7 @@ class DeliveryWindow:
         self.waiting: deque[ReceivedMessage] = deque()
         #: Deliveries by their identity: a run may have no message that was begun.
         self.running: dict[int, Delivery] = {}
-        #: Messages to hand out again, each with the time from when on.
+        #: Messages to hand out again, each with the time from when on; the earliest comes first.
         self.postponed: deque[tuple[float, ReceivedMessage]] = deque()
         self.count = 0
         self.bytes = 0
@@ -221,6 +225,7 @@ class DeliveryWindow:
         self.is_lost = False
         self.is_unlocked = False
         self.saving: Signal | None = None
+        self.reset_to: QueueOffset | None = None
         self.replica = MASTER
         self.failure: RocketMQError | None = None
         self.failing_since: float | None = None
@@ -367,7 +372,7 @@ class DeliveryWindow:
     def postpone(self, message: ReceivedMessage, until: float) -> None:
         """Hand a message out again later; others may overtake it."""
         if not self.is_dropped:
-            self.postponed.append((until, message))
+            insort(self.postponed, (until, message), key=_time_of)
 
     def put_back(self, messages: Sequence[ReceivedMessage], not_before: float) -> None:
         """Hand messages out again, before all others of the queue."""

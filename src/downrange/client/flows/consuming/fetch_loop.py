@@ -24,6 +24,8 @@ from downrange.wire.codes import ReleaseVersion, ResponseCode
 from downrange.wire.system_names import RETRY_PREFIX
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
     from downrange.client.flows.client_core import ClientCore
     from downrange.client.flows.consuming.delivery_window import DeliveryWindow
     from downrange.client.flows.consuming.group_state import GroupState
@@ -89,6 +91,10 @@ def _fetch_once(member: GroupState, window: DeliveryWindow) -> Flow[None]:
     counts = [stride] * (pull_count - 1) + [max_count]  # the last one finds out if more can be had
     pulls = [ask(first + index * stride, count, 0.0) for index, count in enumerate(counts)]
     answers: list[PullBatch | RocketMQError] = yield Gather(pulls, pull_count)
+    reset = _reset_among(answers, range(first, first + pull_count * stride, stride))
+    if reset is not None:
+        yield from _take_answer(member, window, reset, now)
+        return
     for index, answer in enumerate(answers):
         if window.next_offset != first + index * stride:
             member.counts.dropped_answers += pull_count - index
@@ -96,6 +102,23 @@ def _fetch_once(member: GroupState, window: DeliveryWindow) -> Flow[None]:
         if isinstance(answer, RocketMQError):
             raise answer
         yield from _take_answer(member, window, answer, now)
+
+
+def _reset_among(
+    answers: Sequence[PullBatch | RocketMQError], asked: Iterable[int]
+) -> PullBatch | None:
+    """Return the answer that says that the group was reset, if there is one.
+
+    It counts even if those before it are dropped: the broker says it once, to whichever pull comes
+    first. Another pull is answered so if the queue does not have its offset; that one waits for
+    those before it.
+    """
+    for answer, offset in zip(answers, asked, strict=True):
+        if isinstance(answer, RocketMQError) or answer.status is not PullStatus.MOVED:
+            continue
+        if answer.min_offset <= offset <= answer.max_offset:
+            return answer
+    return None
 
 
 def _let_handler_begin(core: ClientCore, window: DeliveryWindow) -> Flow[None]:
@@ -142,6 +165,8 @@ def _take_answer(
     member: GroupState, window: DeliveryWindow, batch: PullBatch, asked_at: float
 ) -> Flow[None]:
     """Do what the answer of a pull says."""
+    if batch.status is PullStatus.MOVED:
+        window.reset_to = batch.next_offset  # also of one that is given up: see `BrokerCommits`
     if window.is_stopped:
         return
     window.pulled_at = member.core.clock.now()

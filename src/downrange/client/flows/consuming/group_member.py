@@ -169,7 +169,8 @@ class GroupMember(GroupState):
         """
         if isinstance(self._commits, LocalCommits):
             try:
-                yield from self._commits.release()
+                until = self.core.clock.now() + self.core.options.call_timeout
+                yield from self._commits.release(until)
             except RocketMQError as error:
                 what = f"releasing the offsets of group {self.group}"
                 self.core.notices.append(WorkFailed(what, error))
@@ -208,7 +209,8 @@ class GroupMember(GroupState):
             self.unsaved.pop(queue, None)
             window = self.windows.get(queue)
             if window is not None:
-                yield from self.move(window, QueueOffset(offset), "the group was reset")
+                window.reset_to = QueueOffset(offset)
+                yield from self.move(window, window.reset_to, "the group was reset")
 
     def running_state(self) -> RunningStateBody:
         """Return its state, for tools."""
@@ -291,10 +293,15 @@ class GroupMember(GroupState):
         yield from self._revoked([window.queue])
         if not window.is_lost:
             yield from self._set_free([window], core.clock.now() + core.options.call_timeout)
-        if self.is_shared and self.is_auto_commit and window.position != window.committed:
-            self.unsaved[window.queue] = core.clock.now(), window.position
+        if self.is_shared and self.is_auto_commit and window.reset_to is None:
+            self._remember_unsaved(window)
         self._remove(window)
         self.changed.fire()
+
+    def _remember_unsaved(self, window: DeliveryWindow) -> None:
+        """Remember how far a queue was handled, if the broker may not know."""
+        if window.position != window.committed:
+            self.unsaved[window.queue] = self.core.clock.now(), window.position
 
     def _unlock(self, windows: Sequence[DeliveryWindow], deadline: float) -> Flow[None]:
         """Give locks back; a renewal that is under way ends first, or it would lock them again."""
@@ -323,6 +330,8 @@ class GroupMember(GroupState):
         yield Wait(window.idle, core.clock.now() + self.options.handover_timeout)
         if self.is_closing or self.windows.get(window.queue) is not window:
             return
+        if window.reset_to is not None:  # maybe of a reset that came after this began
+            offset = window.reset_to
         what = f"continues at offset {offset}, because {reason}"
         core.notices.append(QueueFailed(self.group, window.queue, None, what))
         yield from self.replace_window(window, offset)

@@ -2,8 +2,9 @@
 
     222   reset a group's offsets: topic, group, timestamp, isForce, queueId, offset. The members
           learn of it in the reply to their next pull of the queue (`pull`), as with 5.x; isForce
-          is not read. With `is_reset_by_pull` off, request 220 makes them drop messages that they
-          prefetched and continue from the new offsets, as with 4.9
+          is not read. Pulls of the group that are held are answered, so the next ones come at once.
+          With `is_reset_by_pull` off, request 220 makes members drop messages that they prefetched
+          and continue from the new offsets, as with 4.9
     223   the offsets of the members: topic, group, clientAddr; each is called with 221
     307   the running state of a member: consumerGroup, clientId; forwarded
     309   consume one message now: consumerGroup, clientId, msgId; forwarded with the message as
@@ -20,6 +21,7 @@ from typing import TYPE_CHECKING, Final
 from downrange.errors import WireError
 from downrange.model import QueueId
 from downrange.server.broker.handlers.answers import refuse, succeed
+from downrange.server.broker.handlers.pull import answer_reset
 from downrange.server.broker.pop.revival import drop_checkpoints
 from downrange.server.broker.queues import queue_count
 from downrange.server.outputs import (
@@ -68,7 +70,8 @@ def _reset(state: BrokerState, request: Command, peer: Peer, now_ms: int) -> Seq
     topic = state.topics.get(header.topic)
     if topic is None:
         return refuse(ResponseCode.TOPIC_NOT_EXIST, f"Topic {header.topic} does not exist")
-    if state.groups.get(header.group) is None:
+    group = state.groups.get(header.group)
+    if group is None:
         remark = f"Group {header.group} does not exist"
         return refuse(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, remark)
     if not _ALL_QUEUES <= header.queue_id < queue_count(topic):
@@ -98,7 +101,7 @@ def _reset(state: BrokerState, request: Command, peer: Peer, now_ms: int) -> Seq
         if state.options.is_reset_by_pull:
             state.offsets.reset(header.group, header.topic, name.number, offset)
     if state.options.is_reset_by_pull:
-        state.held_pulls.checked_ms = 0  # the next tick answers the pulls that wait there
+        outputs += answer_reset(state, group, topic, [name.number for name in body.offset_table])
     else:
         outputs += _notify_reset(state, header, body)
     outputs += [TablesChanged(state.tables_version), *succeed(body=body.encode())]

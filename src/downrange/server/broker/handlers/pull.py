@@ -10,7 +10,8 @@ reads the records (`record_scan`). Both examine a limited number of messages per
 with the next offset if none matches. A pull that finds no message and may wait is held. It is
 answered when a message arrives that its filter matches, or when its time is over.
 After a reset of the group's offset (222), the next pull of the queue commits nothing and gets the
-new offset (21, OFFSET_RESET).
+new offset (21, OFFSET_RESET). Pulls of the group that are held then are answered at once with 20,
+and do not count as the next one: see `answer_reset`.
 
 An answer keeps to Apache's limits: 32 messages, whatever `maxMsgBytes` says. A pull that asks for
 more messages and more bytes than these limits gets both; our own readers of whole topics do so.
@@ -35,7 +36,7 @@ from downrange.wire.headers import PullRequest
 from downrange.wire.system_names import FAQ
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from downrange.filters.match import Expression
     from downrange.options import BrokerOptions
@@ -96,10 +97,7 @@ def _pull(state: BrokerState, request: Command, peer: Peer, now_ms: int) -> Sequ
     message_filter = _filter_of(state, header, group)
     if isinstance(message_filter, Command):
         return [*outputs, Reply(message_filter)]
-    name = (header.consumer_group, header.topic, header.queue_id)
-    if header.sys_flag & _COMMIT_OFFSET and not state.offsets.is_reset(*name):
-        state.offsets.commit(*name, header.commit_offset)
-    found = _read(state, header, message_filter)
+    found = _read_after_reset(state, header) or _read(state, header, message_filter)
     may_wait = (
         found.code == _NOT_FOUND
         and header.sys_flag & _SUSPEND
@@ -191,11 +189,19 @@ def _filter_of(
 # ---- reading -----------------------------------------------------------------------------------
 
 
-def _read(state: BrokerState, header: PullRequest, message_filter: MessageFilter) -> _Found:
-    """Read a queue from the requested offset on."""
-    reset = state.offsets.take_reset(header.consumer_group, header.topic, header.queue_id)
+def _read_after_reset(state: BrokerState, header: PullRequest) -> _Found | None:
+    """Return the offset to which the group was reset; if it was not, commit what the pull asks."""
+    name = (header.consumer_group, header.topic, header.queue_id)
+    reset = state.offsets.take_reset(*name)
     if reset is not None:
         return _Found(_MOVED, "OFFSET_RESET", reset)
+    if header.sys_flag & _COMMIT_OFFSET:
+        state.offsets.commit(*name, header.commit_offset)
+    return None
+
+
+def _read(state: BrokerState, header: PullRequest, message_filter: MessageFilter) -> _Found:
+    """Read a queue from the requested offset on."""
     queue = state.store.queue(header.topic, header.queue_id)
     offset, low, high = header.queue_offset, queue.min_offset, queue.max_offset
     if high == 0:
@@ -360,12 +366,29 @@ def _moved_pulls(state: BrokerState) -> Callable[[HeldPull], bool]:
 
 
 def _is_moved(state: BrokerState, header: PullRequest) -> bool:
-    """Whether a queue no longer ends at the offset of a pull, was reset for it or deleted."""
+    """Whether a queue no longer ends at the offset of a pull, or was deleted."""
     if state.topics.get(header.topic) is None:
         return True
-    if state.offsets.is_reset(header.consumer_group, header.topic, header.queue_id):
-        return True
     return state.store.queue(header.topic, header.queue_id).max_offset != header.queue_offset
+
+
+def answer_reset(
+    state: BrokerState, group: GroupConfig, topic: TopicConfig, queue_ids: Iterable[int]
+) -> list[Output]:
+    """Tell a group that was reset to pull again, where its pulls are held.
+
+    A held pull itself does not learn of the reset, which is told once. It may be that of a member
+    that has lost the queue, or gives it up, and drops the answer. The owner of the queue pulls
+    again, and learns of it then. Apache's brokers tell the held pull, when its time is over.
+    """
+    outputs: list[Output] = []
+    for queue_id in queue_ids:
+        queue = (topic.topic_name, queue_id)
+        for pull in state.held_pulls.take_group(queue, group.group_name):
+            found = _Found(_RETRY, "NO_MATCHED_MESSAGE", pull.next_offset)
+            answer = _answer(state, pull.header, topic, group, found)
+            outputs.append(LateReply(pull.peer.number, pull.request, answer))
+    return outputs
 
 
 def answer_all_held(state: BrokerState, now_ms: int) -> list[Output]:

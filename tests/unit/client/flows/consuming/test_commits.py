@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from downrange.client.flows.consuming.commits import BrokerCommits, LocalCommits, NoCommits
-from downrange.client.flows.effects import Gather, Wait
+from downrange.client.flows.effects import Gather, UserCall, Wait
 from downrange.client.offset_stores import MemoryOffsets
 from downrange.errors import ConnectFailed, StoreError
 from downrange.model import QueueId, QueueOffset
@@ -20,11 +20,13 @@ from tests.unit.client.flows.consuming.test_delivery_window import window_at
 def test_only_positions_that_changed_are_committed() -> None:
     stage = Stage()
     commits = BrokerCommits(stage.servers.core, GROUP)
-    moved, same, dropped, lost = (window_at(3, queue=queue) for queue in (A0, A1, A1, A1))
+    windows = [window_at(3, queue=queue) for queue in (A0, A1, A1, A1, A1)]
+    moved, same, dropped, lost, reset = windows
     same.committed = QueueOffset(3)
+    reset.reset_to = QueueOffset(0)
     dropped.drop()
     lost.is_lost = True
-    assert stage.run(commits.save([moved, same, dropped, lost], 103)) == []
+    assert stage.run(commits.save(windows, 103)) == []
     assert stage.committed == {A0: 3}
     assert moved.committed == 3
     assert stage.run(commits.save([moved], 103)) == []
@@ -89,7 +91,7 @@ def test_offsets_of_a_broadcast_are_in_its_store() -> None:
     assert stage.run(commits.save([window], 103)) == []
     assert stage.run(commits.save([window], 103)) == []
     assert store.load(GROUP) == {A0: 3, A1: 7}
-    stage.run(commits.release())  # this store has no such method
+    stage.run(commits.release(103))  # this store has no such method
     assert not stage.servers.calls
 
 
@@ -125,7 +127,7 @@ def test_any_error_of_a_store_is_a_store_error_with_its_cause() -> None:
     with pytest.raises(StoreError, match=re.escape(text.format("load"))):
         stage.run(commits.load())
     with pytest.raises(StoreError, match=re.escape(text.format("release"))):
-        stage.run(commits.release())
+        stage.run(commits.release(103))
 
 
 @pytest.mark.parametrize("found", [None, [A0], {"orders": 3}, {A0: "3"}, {A0: -1}])
@@ -151,6 +153,50 @@ def test_a_store_may_change_what_it_is_given() -> None:
     assert commits.offsets == {A0: 3}
 
 
+def test_a_store_has_one_save_at_a_time_and_is_released_after_it() -> None:
+    """Or a slow save would end after a later one, and put the old offsets back."""
+    stage = Stage()
+    store = MemoryOffsets()
+    store.release = lambda _: None  # type: ignore[attr-defined]
+    commits = LocalCommits(store, GROUP)
+    window = window_at(3)
+    first = commits.save([window], 103)
+    assert isinstance(next(first), UserCall)
+    window.next_offset = QueueOffset(8)
+    second, release = commits.save([window], 103), commits.release(103)
+    waits = [next(second), next(release)]
+    assert all(isinstance(wait, Wait) and wait.deadline == 103 for wait in waits)
+    with pytest.raises(StopIteration):
+        first.send(None)
+    assert all(isinstance(wait, Wait) and wait.signal.is_fired for wait in waits)
+    save = second.send(True)
+    assert isinstance(save, UserCall)
+    assert save.args == (GROUP, {A0: 8})
+    assert isinstance(release.send(True), Wait)  # for the second one
+    with pytest.raises(StopIteration):
+        second.send(None)
+    assert isinstance(release.send(True), UserCall)
+    assert (window.committed, commits.offsets) == (8, {A0: 8})
+    assert stage.run(commits.save([window], 103)) == []
+    assert store.load(GROUP) == {}  # this test made no call
+
+
+def test_a_store_that_does_not_end_its_save_gets_no_other_one_and_is_not_released() -> None:
+    stage = Stage()
+    commits = LocalCommits(MemoryOffsets(), GROUP)
+    window = window_at(3)
+    stuck = commits.save([window], 103)
+    next(stuck)
+    text = "save() of the offset store MemoryOffsets has not ended yet"
+    assert [str(error) for error in stage.run(commits.save([window], 102))] == [text]
+    with pytest.raises(StoreError, match=re.escape(text)):
+        stage.run(commits.release(103))
+    assert stage.now == 103
+    stuck.close()  # its caller gave up
+    assert stage.run(commits.save([window], 103)) == []
+    assert commits.offsets == {A0: 3}
+
+
 def test_a_store_is_released() -> None:
     released: list[str] = []
 
@@ -158,7 +204,7 @@ def test_a_store_is_released() -> None:
         def release(self, group: str) -> None:
             released.append(group)
 
-    Stage().run(LocalCommits(Store(), GROUP).release())
+    Stage().run(LocalCommits(Store(), GROUP).release(103))
     assert released == [GROUP]
 
 

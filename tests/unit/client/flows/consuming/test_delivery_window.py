@@ -74,6 +74,17 @@ def test_a_postponed_message_is_handed_out_at_its_time_and_first() -> None:
     assert window.position == 2
 
 
+def test_postponed_messages_are_handed_out_by_their_times() -> None:
+    """One with a long pause does not hold the others back."""
+    window = filled(1, 2, 3, 4)
+    for message, until in zip(taken(window, 4).messages, (90.0, 60.0, 70.0, 60.0), strict=True):
+        window.postpone(message, until)
+    assert not window.has_due(59.0)
+    assert [offsets(taken(window, now=60.0).messages) for _ in range(2)] == [[2], [4]]
+    assert window.take(1, 60.0) is None
+    assert [offsets(taken(window, now=90.0).messages) for _ in range(2)] == [[3], [1]]
+
+
 def test_a_message_that_is_put_back_comes_before_all_others() -> None:
     window = filled(1, 2, 3)
     batch = taken(window, 2)

@@ -224,6 +224,25 @@ def test_an_answer_after_the_end_is_dropped() -> None:
     assert window.next_offset == 0
 
 
+def test_a_queue_that_is_given_up_is_not_committed_after_a_reset() -> None:
+    """The broker tells the pull that waits there; the commit would undo the reset."""
+    stage, window = entered()
+    stage.fill(A0, 2)
+    flow = fetch(stage.member, window)
+    assert isinstance(next(flow), Call)
+    delivery = window.take(2, stage.now)
+    assert delivery is not None
+    stage.run(stage.member.release([window]))
+    with pytest.raises(StopIteration):
+        flow.send(Command(21, PullReply(0, 0, 0, 2).to_fields()))
+    stage.push.finish(delivery)
+    stage.run_spawned()
+    assert A0 not in stage.member.windows
+    assert stage.committed[A0] == 0
+    assert stage.asked(RequestCode.UNLOCK_BATCH_MQ) == 1
+    assert not stage.member.unsaved  # else it would begin there if it got the queue again
+
+
 def test_an_answer_that_does_not_fit_is_pulled_again_when_there_is_room() -> None:
     stage, window = entered(buffer_bytes=10)
     stage.fill(A0, 1, body=b"1234")
@@ -308,6 +327,45 @@ def test_a_failure_among_several_pulls_keeps_what_came_before_it() -> None:
     assert isinstance(after, UserCall)  # the notice
     (failed,) = after.args
     assert isinstance(failed, QueueFailed)
+
+
+def moving(stage: Stage, moved: dict[str, int], *, end: int = 100) -> None:
+    """Let the broker move the pulls at these offsets to others, and refuse the one at 8."""
+
+    def answer(command: Command) -> Command:
+        offset = command.fields["queueOffset"]
+        if offset in moved:
+            return Command(21, PullReply(0, moved[offset], 0, end).to_fields())
+        return refusal(ResponseCode.SYSTEM_ERROR, "no")
+
+    stage.servers.answer("a:1", PULL, answer)
+
+
+@pytest.mark.parametrize("moved_to", [0, 90])
+def test_a_reset_counts_whichever_of_several_pulls_learns_of_it(moved_to: int) -> None:
+    stage, window = entered(pull_batch=12)
+    stage.ends[A0] = 100
+    limited(stage, 4)
+    fetch_rounds(stage, window, 2)
+    moving(stage, {"12": moved_to})
+    stage.run(fetch(stage.member, window))
+    stage.run_spawned(last=1)
+    assert stage.window().next_offset == moved_to
+
+
+def test_a_pull_behind_the_end_does_not_move_the_queue_before_those_ahead_of_it() -> None:
+    """The queue got shorter: what is left of it comes first."""
+    stage, window = entered(pull_batch=12)
+    stage.ends[A0] = 100
+    limited(stage, 4)
+    fetch_rounds(stage, window, 2)
+    moving(stage, {"12": 10, "16": 10}, end=10)
+    flow = fetch(stage.member, window)
+    after = flow.send(stage.servers.perform(next(flow)))
+    assert isinstance(after, UserCall)
+    (failed,) = after.args
+    assert isinstance(failed, QueueFailed)  # of the first pull
+    assert not window.is_stopped
 
 
 def test_what_does_not_fit_ends_a_round() -> None:

@@ -407,6 +407,56 @@ def test_a_window_that_was_replaced_is_removed_alone() -> None:
     assert stage.window() is not old
 
 
+def test_a_reset_counts_while_a_handler_holds_up_an_earlier_one() -> None:
+    stage = entered()
+    stage.fill(A0, 3)
+    window = stage.window()
+    delivery = window.take(2, stage.now)
+    assert delivery is not None
+    stage.run(stage.member.reset({A0: 9}))
+    stage.run(stage.member.reset({A0: 1}))
+    assert stage.run(stage.member.commit([window], 103))
+    stage.push.finish(delivery)
+    stage.run_spawned()
+    assert stage.committed[A0] == 0
+    assert stage.window().position == 1
+    assert stage.run(stage.member.commit([stage.window()], 103))
+    assert stage.committed[A0] == 1
+
+
+def test_a_reset_is_not_undone_by_a_queue_that_is_given_up() -> None:
+    stage = entered()
+    stage.fill(A0, 3)
+    window = stage.window()
+    delivery = window.take(2, stage.now)
+    assert delivery is not None
+    stage.run(stage.member.release([window]))
+    stage.run(stage.member.reset({A0: 0}))
+    stage.push.finish(delivery)
+    stage.run_spawned()
+    assert A0 not in stage.member.windows
+    assert stage.committed[A0] == 0
+    assert A0 not in stage.member.unsaved
+
+
+def test_a_reset_is_not_undone_by_a_member_that_leaves() -> None:
+    stage = entered()
+    stage.fill(A0, 3)
+    stage.fill(A1, 3)
+    deliveries = [stage.window(queue).take(2, stage.now) for queue in (A0, A1)]
+    reset = stage.member.reset({A0: 0})
+
+    def end() -> None:
+        stage.run(reset)
+        for delivery in deliveries:
+            assert delivery is not None
+            stage.push.finish(delivery)
+
+    stage.on_wait.append(end)
+    assert stage.run(stage.push.exit(stage.now + 30)) == []
+    assert (stage.committed[A0], stage.committed[A1]) == (0, 2)
+
+
 def test_a_move_ends_with_the_member() -> None:
     stage = entered()
     stage.run(stage.member.move(stage.window(), stage.window().position, "moved"))

@@ -429,17 +429,28 @@ def test_the_first_pull_after_a_reset_gets_the_new_offset(stage: Stage) -> None:
     assert stage.state.offsets.get("G", "T", 0) == 2
 
 
-def test_a_pull_that_waits_learns_of_a_reset_at_the_next_tick(stage: Stage) -> None:
-    fill(stage, "a", "b")
-    pull, other = wait(stage, 2), wait(stage, 2, consumer_group="H")
-    header = ResetOffsetRequest(topic="T", group="G", timestamp=0, is_force=True)
+def reset(stage: Stage, *, queue_id: int = -1) -> None:
+    header = ResetOffsetRequest(topic="T", group="G", timestamp=0, is_force=True, queue_id=queue_id)
     code = int(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET)
     assert stage.ask(request_command(header, code=code)).code == ResponseCode.SUCCESS
-    stage.tick(1)
-    answer = stage.answer_to(pull)
-    assert answer is not None
+
+
+def test_pulls_that_wait_are_repeated_after_a_reset_and_do_not_learn_of_it(stage: Stage) -> None:
+    """The first one may be that of a member that has lost the queue: it drops the answer."""
+    fill(stage, "a", "b")
+    before, owner, other = wait(stage, 2), wait(stage, 2), wait(stage, 2, consumer_group="H")
+    elsewhere = wait(stage, queue_id=1)
+    reset(stage, queue_id=0)
+    for pull in (before, owner):
+        answer = stage.answer_to(pull)
+        assert answer is not None
+        assert (answer.code, answer.remark) == (RETRY, "NO_MATCHED_MESSAGE")
+        assert answer.fields["nextBeginOffset"] == "2"
+    stage.tick(6_000)
+    assert stage.answer_to(other) is stage.answer_to(elsewhere) is None
+    answer = stage.ask(pull_request(2, suspend_ms=15_000))
     assert (answer.remark, answer.fields["nextBeginOffset"]) == ("OFFSET_RESET", "0")
-    assert stage.answer_to(other) is None
+    assert stage.ask(pull_request(0)).code == FOUND
 
 
 def test_a_pull_may_bring_an_offset_along(stage: Stage) -> None:

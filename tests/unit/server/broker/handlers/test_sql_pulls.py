@@ -13,6 +13,8 @@ from downrange.server.outputs import Peer
 from downrange.wire.bodies import ConsumerMember, HeartbeatBody, Subscription
 from downrange.wire.codes import RequestCode, ResponseCode
 from downrange.wire.command import Command
+from downrange.wire.fields import request_command
+from downrange.wire.headers import ResetOffsetRequest
 from downrange.wire.records import BatchItem, decode_records, encode_batch
 from tests.unit.server.broker.broker_stage import NOW_MS, Stage, pull_request, send_request
 
@@ -405,6 +407,19 @@ def test_a_held_pull_whose_time_is_over_gets_the_offset_behind_the_compared_mess
     answer = stage.answer_to(pull)
     assert answer is not None
     assert (answer.code, answer.fields["nextBeginOffset"]) == (NOT_FOUND, "2")
+
+
+def test_a_held_pull_of_a_group_that_is_reset_is_repeated_behind_the_compared_messages(
+    stage: Stage,
+) -> None:
+    pull = stage.hand_in(sql_pull("amount > 100", suspend_ms=1_000))
+    fill(stage, 1, 2)
+    code = int(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET)
+    header = ResetOffsetRequest(topic="T", group="G", timestamp=0, is_force=True)
+    stage.ask(request_command(header, code=code))
+    answer = stage.answer_to(pull)
+    assert answer is not None
+    assert (answer.code, answer.fields["nextBeginOffset"]) == (RETRY, "2")
 
 
 # ---- filters as values ----
