@@ -13,7 +13,7 @@ import sys
 import tarfile
 import time
 import zipfile
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.request import urlopen
@@ -175,6 +175,21 @@ def _answers(address: str) -> bool:
     return True
 
 
+def test_idle_connections_of_one_address_do_not_keep_others_out(tmp_path: Path) -> None:
+    with console("127.0.0.1:1", folder=tmp_path) as address, ExitStack() as idle:
+        host, port = address.removeprefix("http://").split(":")
+        for _ in range(205):
+            idle.enter_context(socket.create_connection((host, int(port)), timeout=WAIT_TIMEOUT))
+        other = idle.enter_context(
+            socket.create_connection(
+                (host, int(port)), timeout=WAIT_TIMEOUT, source_address=("127.0.0.2", 0)
+            )
+        )
+        other.sendall(f"GET /health HTTP/1.1\r\nHost: {host}:{port}\r\n\r\n".encode())
+        assert other.recv(65536).startswith(b"HTTP/1.1 200 ")
+        assert b" 503 " in exchange(address, b"").partition(b"\r\n")[0]
+
+
 def test_serve_ends_with_1_when_the_console_cannot_start(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
@@ -267,7 +282,8 @@ def test_viewers_share_one_poll(tmp_path: Path) -> None:
 
             (one, of_one), (ten, of_ten) = polled(1), polled(10)
     # An event per poll: three or four polls, whoever looks, or more if reading them took longer.
-    assert 2 <= one <= of_one + 4
+    # The first event is there at once, and the second may be of a poll that began before.
+    assert 1 <= one <= of_one + 4
     assert ten <= of_ten + 4, f"{ten} requests for ten viewers, {one} for one"
 
 
@@ -345,6 +361,73 @@ def test_console_names_a_wrong_option(
     assert done.returncode != 0
     assert problem in done.stderr
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("files", "problem"),
+    [
+        (("text", "key"), "does not contain a certificate"),
+        (("certificate", "other_key"), "does not belong to certificate"),
+        (("certificate",), "does not contain a private key"),
+    ],
+)
+def test_console_names_a_wrong_certificate_before_it_listens(
+    files: tuple[str, ...], problem: str, tmp_path: Path
+) -> None:
+    authority = make_authority(tmp_path, "authority")
+    certificate, key = authority.issue("console")
+    _, other_key = authority.issue("other")
+    text = tmp_path / "text"
+    text.write_text("a host name\n")
+    known = {"text": text, "certificate": certificate, "key": key, "other_key": other_key}
+    options = ("--https-certificate", "--https-key")
+    given = [word for pair in zip(options, files, strict=False) for word in (pair[0], pair[1])]
+    words = [str(known.get(word, word)) for word in given]
+    audit = ["--audit", str(tmp_path / "audit.jsonl")]
+    done = subprocess.run(
+        [*PYTHON, "console", "--port", "0", *audit, *words],
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == 2
+    assert problem in done.stderr
+    assert "Traceback" not in done.stderr
+    assert done.stdout == ""
+
+
+def test_consoles_of_one_host_do_not_log_each_other_out(tmp_path: Path) -> None:
+    """Browsers send a cookie to all ports of a host."""
+    variable = {"DOWNRANGE_CONSOLE_PASSWORD": "open sesame"}
+    with (
+        console("127.0.0.1:1", folder=tmp_path, **variable) as one,
+        console("127.0.0.1:1", folder=tmp_path, **variable) as other,
+        httpx2.Client(timeout=WAIT_TIMEOUT, headers={"accept": "application/json"}) as http,
+    ):
+        for address in (one, other):
+            token = http.get(f"{address}/session").json()["token"]
+            form = {"secret": "open sesame", "token": token}
+            assert http.post(f"{address}/login", data=form).json()["visitor"] == "operator"
+        for address in (one, other):
+            assert http.get(f"{address}/session").json()["visitor"] == "operator"
+
+
+def test_password_of_the_environment_is_not_for_a_console_with_accounts(tmp_path: Path) -> None:
+    access = tmp_path / "access.toml"
+    access.write_text('[accounts.operators]\nsecret_key = "seven-or-more"\nadmin = true\n')
+    store = ("--store", str(tmp_path / "store"), "--acl", str(access))
+    variable = {"DOWNRANGE_CONSOLE_PASSWORD": "open sesame"}
+    with (
+        started("serve", *store, *PORTS, "--console", "--console-port", "0", **variable) as (
+            _,
+            facts,
+        ),
+        program(facts["console"]) as http,
+    ):
+        token = http.get("/session").json()["token"]
+        assert http.post("/login", data={"secret": "open sesame", "token": token}).is_error
+        form = {"name": "operators", "secret": "seven-or-more", "token": token}
+        assert http.post("/login", data=form).json()["visitor"] == "operators"
 
 
 def test_wheel_and_sdist_have_all_files_of_the_console(tmp_path: Path) -> None:

@@ -3,23 +3,34 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from downrange import Cluster
+from downrange import Admin, Cluster, DeadMessage
 from downrange.client.flows.client_core import ClientCore
 from downrange.console.cluster import limits
-from downrange.console.cluster.actions.messages import SendMessage
+from downrange.console.cluster.actions.dead_letters import ResendDeadLetters
+from downrange.console.cluster.actions.messages import SendAgain, SendMessage
 from downrange.console.cluster.pages.common import ListRequest
 from downrange.console.cluster.pages.messages import TailRequest
-from downrange.console.cluster.problems import ClusterGone, PageTooSlow, TooManyViewers
+from downrange.console.cluster.problems import (
+    ActionTooSlow,
+    ClusterGone,
+    PageTooSlow,
+    TooManyViewers,
+)
 from downrange.console.cluster.view import ClusterView
 from downrange.embedded import Interception, cut, drop, refuse
 from downrange.errors import CallTimeout, OptionError
 from downrange.options import ClientOptions
 from downrange.wire.codes import RequestCode
+from downrange.wire.headers import SendBackRequest
+from tests.apache import probe
+from tests.apache.ports import draw_name_server_port
 from tests.support.waiting import WAIT_TIMEOUT, wait_until_async
+from tests.unit.console.cluster.fake_admin import message
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -28,9 +39,9 @@ if TYPE_CHECKING:
 def test_a_cluster_that_goes_away_is_shown_as_gone_and_comes_back_by_itself(
     tmp_path: Path,
 ) -> None:
-    first = Cluster(store=tmp_path)
+    port = draw_name_server_port()  # the system gives it to no other process meanwhile
+    first = Cluster(store=tmp_path, nameserver_port=port)
     first.start()
-    port = int(first.name_server.rpartition(":")[2])
 
     async def work() -> None:
         async with ClusterView(first.name_server, poll_seconds=0.1) as view:
@@ -62,15 +73,13 @@ def test_a_cluster_that_goes_away_is_shown_as_gone_and_comes_back_by_itself(
 
 
 def test_a_view_starts_without_a_cluster(tmp_path: Path) -> None:
-    with Cluster(store=tmp_path) as cluster:
-        address = cluster.name_server
+    port = draw_name_server_port()  # the system gives it to no other process meanwhile
 
     async def work() -> None:
-        async with ClusterView(address, poll_seconds=0.1) as view:
+        async with ClusterView(f"127.0.0.1:{port}", poll_seconds=0.1) as view:
             assert not (await view.overview()).state.is_up
             with pytest.raises(ClusterGone):
                 await view.topics()
-            port = int(address.rpartition(":")[2])
             with Cluster(store=tmp_path, nameserver_port=port):
                 await wait_until_async(lambda: view.state.is_up)
                 assert (await view.topics()).rows == ()
@@ -191,6 +200,113 @@ def test_a_page_that_takes_too_long_ends(monkeypatch: pytest.MonkeyPatch) -> Non
         asyncio.run(work())
 
 
+def test_an_action_that_takes_too_long_says_that_a_part_may_be_done(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(limits, "ACTION_SECONDS", 0.2)
+    with Cluster() as cluster:
+
+        async def work() -> None:
+            async with ClusterView(cluster.name_server) as view:
+                await view.admin.create_topic("orders", queues=1)
+                cluster.intercept(RequestCode.SEND_MESSAGE_V2, Interception(delay=2.0))
+                with pytest.raises(ActionTooSlow, match="a part of it may have been done"):
+                    await view.do(SendMessage(topic="orders", body="1"))
+
+        asyncio.run(work())
+
+
+def test_visitors_send_at_the_same_time() -> None:
+    with Cluster() as cluster:
+
+        async def work() -> None:
+            async with ClusterView(cluster.name_server) as view:
+                await view.admin.create_topic("orders", queues=1)
+                cluster.intercept(RequestCode.SEND_MESSAGE_V2, Interception(delay=0.2))
+                actions = [SendMessage(topic="orders", body=str(number)) for number in range(5)]
+                results = await asyncio.gather(*map(view.do, actions))
+                assert {result.values["offset"] for result in results} == set(range(5))
+            assert view.admin.state == "closed"
+
+        asyncio.run(work())
+
+
+def test_a_body_that_cannot_be_decompressed_hides_nothing_else() -> None:
+    with Cluster() as cluster:
+
+        async def work() -> None:
+            async with ClusterView(cluster.name_server) as view:
+                await _send_broken(view, "orders")
+                await view.do(SendMessage(topic="orders", body="fine"))
+                rows = (await view.search("orders")).messages
+                assert [row.preview for row in rows] == ["fine", ""]
+                assert "cannot be decompressed" in str(rows[1].problem)
+                tail = view.tail(TailRequest(topic="orders", start="earliest"))
+                assert [row.preview for row in (await anext(tail)).messages] == ["", "fine"]
+                page = await view.message("orders", rows[1].offset_id)
+                assert (page.body.problem is None, page.body.size) == (False, 8)
+                again = await view.do(SendAgain(topic="orders", message_id=rows[1].offset_id))
+                copy = await view.message("orders", str(again.values["message_id"]))
+                assert (copy.body.problem, copy.body.size) == (page.body.problem, 8)
+
+        asyncio.run(work())
+
+
+def test_a_dead_letter_that_cannot_be_decompressed_is_listed_exported_and_sent_again() -> None:
+    with Cluster() as cluster:
+
+        async def work() -> None:
+            async with ClusterView(cluster.name_server) as view:
+                await view.admin.create_group("billing")
+                await _send_broken(view, "orders")
+                (found,) = (await view.search("orders")).messages
+                stored = await view.admin.view_message("orders", found.offset_id, decode_body=False)
+                back = SendBackRequest(
+                    offset=stored.log_offset,
+                    group="billing",
+                    delay_level=-1,
+                    origin_topic="orders",
+                    unit_mode=False,
+                )
+                code = RequestCode.CONSUMER_SEND_MSG_BACK
+                assert probe.call(cluster.brokers[0], code, back.to_fields()).code == 0
+                (row,) = (await view.dead_letters("billing")).rows
+                assert row.problem == found.problem
+                pieces = [each async for each in view.export_dead_letters("billing", "jsonl")]
+                assert b'"body_problem": "ZLIB body: cannot be decompressed' in b"".join(pieces)
+                sent = await view.do(ResendDeadLetters(group="billing", ids=(row.id,)))
+                assert sent.is_ok
+                copy = (await view.search("orders")).messages[0]
+                assert (copy.problem, copy.offset) == (found.problem, 1)
+
+        asyncio.run(work())
+
+
+async def _send_broken(view: ClusterView, topic: str) -> None:
+    """Send a message whose body claims to be compressed."""
+    await view.admin.create_topic(topic, queues=1)
+    broken = replace(message(0, b"not zlib", UNIQ_KEY="U"), compression="zlib")
+    letter = DeadMessage(group="g", message=broken, topic=topic, origin_id="O")
+    (result,) = await view.admin.resend_dead_letters([letter], skip_resent=False)
+    assert result.outcome == "sent", result
+
+
+def test_source_of_a_message_sends_it_to_the_topic_of_its_namespace() -> None:
+    with Cluster() as cluster:
+
+        async def work() -> str:
+            options = ClientOptions(namespace="ns1")
+            async with ClusterView(cluster.name_server, client_options=options) as view:
+                await view.admin.create_topic("orders", queues=1)
+                sent = await view.do(SendMessage(topic="orders", body="1"))
+                page = await view.message("orders", str(sent.values["offset_id"]))
+                return page.python
+
+        exec(asyncio.run(work()), {})
+        with Admin(cluster.name_server) as admin:
+            assert [state.count for state in admin.topic_stats("ns1%orders")] == [2]
+
+
 def test_wrong_settings_are_refused() -> None:
     for seconds in (0.0, -1.0, 1e9):
         with pytest.raises(OptionError, match="poll_seconds="):
@@ -237,20 +353,28 @@ def test_tails_are_limited(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_requests_of_a_page_do_not_grow_with_topics_or_viewers(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    addresses: list[str] = []
     counted: list[str] = []
     original = ClientCore.call
 
     def call(core: ClientCore, address: str, *args: Any, **settings: Any) -> Any:
-        counted.append(address)
+        if address in addresses:  # other clients of this process have timers
+            counted.append(address)
         return original(core, address, *args, **settings)
 
     monkeypatch.setattr(ClientCore, "call", call)
     with Cluster() as cluster:
+        addresses += [cluster.name_server, *cluster.brokers]
+        seldom = 3600.0  # no timer runs while requests are counted
 
         async def requests_of(topics: int, viewers: int) -> int:
             async with ClusterView(
                 cluster.name_server,
-                client_options=ClientOptions(call_timeout=WAIT_TIMEOUT),
+                client_options=ClientOptions(
+                    call_timeout=WAIT_TIMEOUT,
+                    route_refresh_interval=seldom,
+                    heartbeat_interval=seldom,
+                ),
                 poll_seconds=WAIT_TIMEOUT,
             ) as view:
                 names = [f"t-{number:04}" for number in range(topics)]

@@ -7,12 +7,13 @@ import os
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from rich.console import Console
 
-from downrange import Admin, Message, Producer
+from downrange import Admin, DeadMessage, Message, Producer
 from downrange.cli import watching
 from downrange.embedded import Cluster, cut, refuse
 from downrange.wire.codes import RequestCode, ResponseCode
@@ -20,6 +21,7 @@ from downrange.wire.headers import SendBackRequest
 from tests.apache import probe
 from tests.contract.raw_members import RawMember
 from tests.embedded.test_commands import DEADLINE, PYTHON, Shell
+from tests.support.options import PATIENT_CLIENT, PATIENT_PRODUCER
 from tests.support.waiting import wait_until
 
 if TYPE_CHECKING:
@@ -42,13 +44,18 @@ def shell(cluster: Cluster) -> Shell:
 
 @pytest.fixture(scope="module")
 def admin(cluster: Cluster) -> Iterator[Admin]:
-    with Admin(cluster.name_server) as started:
+    with Admin(cluster.name_server, client_options=PATIENT_CLIENT) as started:
         yield started
 
 
 def _fill(cluster: Cluster, topic: str, each: int = 5) -> None:
     """Create a topic with a queue on each broker, and send messages to each."""
-    with Producer(cluster.name_server, group="filler") as producer:
+    with Producer(
+        cluster.name_server,
+        group="filler",
+        options=PATIENT_PRODUCER,
+        client_options=PATIENT_CLIENT,
+    ) as producer:
         producer.create_topic(topic, queues=1)
         for queue in producer.publish_queues(topic):
             for number in range(each):
@@ -338,6 +345,9 @@ def test_dead_letters_are_listed_exported_and_sent_again(
     shell("dlq", "export", "post", "--output", str(file), "--begin", "1h", "--max", "2")
     assert len(file.read_text().splitlines()) == 2
     assert len(shell("dlq", "export", "post").stdout.splitlines()) == 4
+    nowhere = str(tmp_path / "nowhere" / "letters.jsonl")
+    failed = shell("dlq", "export", "post", "--output", nowhere, code=2)
+    assert f"--output {nowhere} cannot be written: No such file" in failed.stderr
     dry = shell("dlq", "resend", "post", "--dry-run")
     assert "4 dead letters of 'post'; nothing was sent" in dry.stderr
     shell("dlq", "resend", "post", "--id", first, stdin="n\n", code=1)
@@ -363,6 +373,29 @@ def test_dead_letters_are_listed_exported_and_sent_again(
         "has no dead letter" in shell("dlq", "resend", "post", "--file", str(file), code=2).stderr
     )
     assert "does not exist" in shell("dlq", "list", "no-such-group", code=5).stderr
+
+
+def test_a_dead_letter_that_cannot_be_decompressed_is_listed_and_exported(
+    shell: Shell, cluster: Cluster, admin: Admin, tmp_path: Path
+) -> None:
+    _fill(cluster, "packed", each=1)
+    admin.create_group("unpackers")
+    first = admin.query_messages("packed", "k0")[0]
+    _kill(cluster, "unpackers", first)
+    broken = replace(first, body=b"not zlib", compression="zlib")
+    letter = DeadMessage(
+        group="unpackers", message=broken, topic="%DLQ%unpackers", origin_id=first.offset_id
+    )
+    (sent,) = admin.resend_dead_letters([letter], skip_resent=False)
+    assert sent.outcome == "sent", sent
+    problem = "ZLIB body: cannot be decompressed"
+    letters = shell.json("dlq", "list", "unpackers")
+    assert sorted("body_problem" in each for each in letters) == [False, True]
+    (found,) = (each for each in letters if "body_problem" in each)
+    assert found["body_problem"].startswith(problem)
+    assert problem in shell("dlq", "show", "unpackers", found["offset_id"]).stdout
+    for arguments in (("list",), ("export",), ("export", "--format", "csv")):
+        assert problem[:10] in shell("dlq", arguments[0], "unpackers", *arguments[1:]).stdout
 
 
 def test_a_broker_that_refuses_its_figures_does_not_hide_the_others(

@@ -7,7 +7,6 @@ or value may hold a secret are replaced. A part that cannot be asked for has the
 from __future__ import annotations
 
 import platform
-import re
 from datetime import UTC, datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
@@ -17,6 +16,7 @@ import msgspec
 
 from downrange.client.flows.admin.doctor import check_network
 from downrange.client.flows.admin.health_checks import check_cluster
+from downrange.client.flows.admin.secret_settings import without_secret
 from downrange.errors import RocketMQError
 from downrange.native import VERSION, path_in_use
 
@@ -31,10 +31,6 @@ REMOVED: Final = "(removed)"
 DESCRIBED_MAX: Final = 500
 #: The version of the form of a dump.
 _FORM: Final = 1
-
-_SECRET: Final = re.compile(
-    r"secret|passw(or)?d|passphrase|token|credential|access.?key|private.?key|signature", re.I
-)
 
 
 def dump_of(client: Client, admin: Admin, broker: str | None) -> dict[str, Any]:
@@ -77,15 +73,9 @@ def _findings(client: Client) -> list[Any]:
 
 def _settings(settings: dict[str, dict[str, str]]) -> dict[str, dict[str, str]]:
     return {
-        broker: {name: without_secret(name, value) for name, value in values.items()}
+        broker: {name: without_secret(name, value, REMOVED) for name, value in values.items()}
         for broker, values in settings.items()
     }
-
-
-def without_secret(name: str, value: str) -> str:
-    """Return the value of a setting, or a mark if its name or its text may be about a secret."""
-    is_secret = value and (_SECRET.search(name) or _SECRET.search(value))
-    return REMOVED if is_secret else value
 
 
 def _topics(admin: Admin) -> dict[str, Any]:

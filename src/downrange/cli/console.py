@@ -39,7 +39,7 @@ _AUDIT_NAME: Final = "console-audit.jsonl"
     "--password-file",
     type=READABLE_FILE,
     metavar="FILE",
-    help=f"Ask for the password in this file; or in the variable {_PASSWORD_VARIABLE}.",
+    help=f"Ask for the password in this file; or, without --acl, in {_PASSWORD_VARIABLE}.",
 )
 @click.option(
     "--acl",
@@ -114,6 +114,7 @@ def console(
     check("the console", "console")
     from downrange.console.server import run_console
     from downrange.console.settings import ConsoleOptions
+    from downrange.tls import server_context
 
     if read_only and allow_actions:
         raise OptionError("give --read-only or --allow-actions, not both")
@@ -124,7 +125,7 @@ def console(
         connection=reached,
         host=host,
         port=port,
-        password=_password(password_file),
+        password=_password(password_file, has_accounts=acl is not None),
         access_file=acl,
         has_login=False if no_login else None,
         is_read_only=True if read_only else False if allow_actions else None,
@@ -139,19 +140,27 @@ def console(
         _log.warning(
             "logins are not encrypted; give --https-certificate, or put a proxy with HTTPS in front"
         )
+    if https_certificate is not None:
+        # Wrong files end it here, before it listens.
+        server_context(https_certificate, https_key or https_certificate)
     if until_eof:
         threading.Thread(target=_stop_at_end_of_input, daemon=True).start()
     run_console(options, lambda address: print(f"ready console={address}", flush=True))
 
 
-def _password(file: Path | None) -> str | None:
+def _password(file: Path | None, *, has_accounts: bool) -> str | None:
     """Return the password of a file or the variable; spaces and line ends around it do not count.
+
+    Args:
+        file: The file.
+        has_accounts: Whether visitors log in by an access file. Then the variable does not count:
+            it may be set for another console.
 
     Raises:
         OptionError: The file cannot be read, or is empty.
     """
     if file is None:
-        return os.environ.get(_PASSWORD_VARIABLE) or None
+        return None if has_accounts else os.environ.get(_PASSWORD_VARIABLE) or None
     try:
         password = file.read_text(encoding="utf-8").strip()
     except (OSError, UnicodeDecodeError) as error:

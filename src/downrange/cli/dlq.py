@@ -15,7 +15,7 @@ from downrange.cli.connection import Connection, with_connection
 from downrange.cli.exit_codes import EPILOG, FAILED, NOT_FOUND, print_error
 from downrange.cli.group_options import GROUP, JSON, YES
 from downrange.cli.parameters import PATH, READABLE_FILE, argument
-from downrange.errors import OptionError
+from downrange.errors import OptionError, RocketMQError
 from downrange.options.times import parse_time
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ def list_(
     as_json: bool,
 ) -> None:
     """List the dead letters of a group, by queue and offset."""
-    from downrange.cli.output import body_text, local_time, print_json, print_table
+    from downrange.cli.output import local_time, print_json, print_table
     from downrange.client.exports import letter_facts
 
     with connection.admin() as admin:
@@ -78,7 +78,7 @@ def list_(
                     each.topic,
                     each.message.tags,
                     " ".join(each.message.keys),
-                    body_text(each.message.body, 60),
+                    _body(each, 60),
                 )
                 for each in shown
             ],
@@ -94,7 +94,7 @@ def list_(
 @with_connection
 def show(connection: Connection, group: str, letter_id: str, as_json: bool) -> None:
     """Show one dead letter with all of its fields."""
-    from downrange.cli.output import body_text, print_facts, print_json
+    from downrange.cli.output import print_facts, print_json
     from downrange.client.exports import letter_facts
 
     with connection.admin() as admin:
@@ -104,10 +104,19 @@ def show(connection: Connection, group: str, letter_id: str, as_json: bool) -> N
         print_json(facts)
         return
     properties = {**facts.pop("properties"), **facts.pop("system_properties")}
-    for name in ("body", "body_base64"):
+    for name in ("body", "body_base64", "body_problem"):
         facts.pop(name, None)
     facts["keys"] = " ".join(letter.message.keys) or None
-    print_facts({**facts, **properties, "body": body_text(letter.message.body)})
+    print_facts({**facts, **properties, "body": _body(letter)})
+
+
+def _body(letter: DeadMessage, limit: int | None = None) -> str:
+    """Return a body for people, or why it cannot be decompressed."""
+    from downrange.cli.output import body_text
+    from downrange.client.stored_bodies import unpacked_body
+
+    body, problem = unpacked_body(letter.message)
+    return problem or body_text(body, limit)
 
 
 @dlq.command(epilog=EPILOG)
@@ -150,14 +159,23 @@ def export(
             for line in _export_lines(letters, form):
                 click.echo(line, nl=False)
             return
-        # newline="": lines of CSV end with CR and LF, which is part of them.
-        with (
-            output.open("w", encoding="utf-8", newline="") as file,
-            counted("exported") as count,
-        ):
-            for number, line in enumerate(_export_lines(letters, form)):
-                file.write(line)
-                count(0 if number == 0 and form == "csv" else 1)
+        try:
+            _export_to(output, letters, form)
+        except RocketMQError:
+            raise  # a timeout is an OSError, too
+        except OSError as error:
+            raise OptionError(f"--output {output} cannot be written: {error.strerror}") from error
+
+
+def _export_to(output: Path, letters: Iterable[DeadMessage], form: Literal["jsonl", "csv"]) -> None:
+    # newline="": lines of CSV end with CR and LF, which is part of them.
+    with (
+        output.open("w", encoding="utf-8", newline="") as file,
+        counted("exported") as count,
+    ):
+        for number, line in enumerate(_export_lines(letters, form)):
+            file.write(line)
+            count(0 if number == 0 and form == "csv" else 1)
 
 
 def _export_lines(letters: Iterable[DeadMessage], form: Literal["jsonl", "csv"]) -> Iterator[str]:
@@ -283,7 +301,12 @@ def read_letters(
     after: dict[QueueId, int] | None = None
     while left > 0:
         page = admin.dead_letters(
-            group, begin=first, end=last, after=after, max_count=min(left, _PAGE)
+            group,
+            begin=first,
+            end=last,
+            after=after,
+            max_count=min(left, _PAGE),
+            decode_body=False,
         )
         yield from page.letters
         left -= len(page.letters)

@@ -26,7 +26,7 @@ from downrange.client.flows.background import background_flows
 from downrange.client.flows.client_core import ClientCore
 from downrange.client.flows.effects import Flow, UserCall
 from downrange.client.flows.hooks import Hooks
-from downrange.client.flows.names import namespace_of_endpoint
+from downrange.client.flows.names import namespace_in_use
 from downrange.client.flows.validation import check_topic
 from downrange.client.notice_log import NoticeLog
 from downrange.errors import ClientClosed, NoNameServer, NotStarted
@@ -279,8 +279,7 @@ class ClientBase:
 
 def _with_namespace_of(options: ClientOptions, addresses: list[str]) -> ClientOptions:
     """Take the namespace out of an address such as MQ_INST_1_2.mq.example.com:80."""
-    if options.namespace is None and addresses:
-        namespace = namespace_of_endpoint(addresses[0])
-        if namespace is not None:
-            return dataclasses.replace(options, namespace=namespace)
-    return options
+    namespace = namespace_in_use(options.namespace, addresses)
+    if namespace == options.namespace:
+        return options
+    return dataclasses.replace(options, namespace=namespace)

@@ -13,6 +13,7 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final
 
 from downrange.client.flows.validation import RESERVED_PROPERTIES
+from downrange.client.stored_bodies import unpacked_body
 
 if TYPE_CHECKING:
     from downrange.client.flows.admin.reports import DeadMessage
@@ -23,7 +24,7 @@ _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 LETTER_COLUMNS: Final = (
     *("group", "origin_topic", "origin_id", "died_at", "topic", "broker", "queue", "offset"),
     *("message_id", "offset_id", "tags", "keys", "born_at", "born_host", "stored_at"),
-    *("delivery_attempts", "properties", "body", "body_base64"),
+    *("delivery_attempts", "properties", "body", "body_base64", "body_problem"),
 )
 #: Spreadsheets take a cell that begins so for a formula.
 _FORMULA_STARTS: Final = ("=", "+", "-", "@", "\t", "\r")
@@ -43,7 +44,10 @@ def utc_text(at_ms: int) -> str:
 
 
 def message_facts(message: ReceivedMessage) -> dict[str, Any]:
-    """Return the fields of a message for JSON; `send --json-lines` accepts them."""
+    """Return the fields of a message for JSON; `send --json-lines` accepts them.
+
+    With `body_problem`, the body cannot be decompressed, and `send --json-lines` refuses the line.
+    """
     properties = message.properties
     return {
         "topic": message.topic,
@@ -64,15 +68,23 @@ def message_facts(message: ReceivedMessage) -> dict[str, Any]:
         "born_host": message.born_host,
         "stored_at": utc_text(message.stored_at_ms),
         "delivery_attempts": message.delivery_attempts,
-        **_body_fact(message.body),
+        **_body_facts(message),
     }
 
 
-def _body_fact(body: bytes) -> dict[str, str]:
+def _body_facts(message: ReceivedMessage) -> dict[str, str]:
+    """Return the body, decompressed; or as it is stored, and why it cannot be decompressed."""
+    body, problem = unpacked_body(message)
+    if problem is not None:
+        return {"body_base64": _base64(body), "body_problem": problem}
     try:
         return {"body": body.decode()}
     except UnicodeDecodeError:
-        return {"body_base64": base64.b64encode(body).decode()}
+        return {"body_base64": _base64(body)}
+
+
+def _base64(body: bytes) -> str:
+    return base64.b64encode(body).decode()
 
 
 def letter_facts(letter: DeadMessage) -> dict[str, Any]:

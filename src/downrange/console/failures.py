@@ -4,7 +4,12 @@ from __future__ import annotations
 
 from typing import Final
 
-from downrange.console.cluster.problems import ClusterGone, NoSuchBroker, TooManyViewers
+from downrange.console.cluster.problems import (
+    ActionTooSlow,
+    ClusterGone,
+    NoSuchBroker,
+    TooManyViewers,
+)
 from downrange.errors import (
     GroupNotFound,
     MalformedId,
@@ -56,6 +61,7 @@ _STATUS: Final = (
     (MalformedId, 400),
     (TooManyViewers, 429),
     (ClusterGone, 503),
+    (ActionTooSlow, 504),
     (TransportError, 504),
 )
 

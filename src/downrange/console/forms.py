@@ -9,6 +9,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 from urllib.parse import parse_qsl
 
+from starlette.requests import ClientDisconnect
+
 from downrange.console import limits
 from downrange.console.failures import UnreadableForm
 from downrange.errors import OptionError
@@ -120,7 +122,8 @@ async def read_form(request: Request) -> Form:
     """Read the form of a request.
 
     Raises:
-        UnreadableForm: It is not a form, has too many fields or a field that is too long.
+        UnreadableForm: It is not a form, is not whole, has too many fields, or a field that is too
+            long.
     """
     kind = request.headers.get("content-type", "").split(";")[0].strip().lower()
     if kind != _KIND:
@@ -134,6 +137,8 @@ async def read_form(request: Request) -> Form:
             errors="strict",
             max_num_fields=limits.FORM_FIELDS_MAX,
         )
+    except ClientDisconnect:
+        raise UnreadableForm("the connection ended before the form was whole") from None
     except UnicodeDecodeError:
         raise UnreadableForm("the form is not UTF-8") from None
     except ValueError:

@@ -12,8 +12,15 @@ FORM_FIELDS_MAX: Final = 2000
 FIELD_CHARACTERS_MAX: Final = 4096
 #: Bytes of the request line and the headers together.
 HEADER_BYTES_MAX: Final = 32 * 1024
-#: Requests at the same time; more get 503.
-REQUESTS_MAX: Final = 200
+#: Connections, and requests at the same time; a request beyond it gets 503.
+CONNECTIONS_MAX: Final = 200
+#: Connections of one address, so that nobody takes the places of all others; more get 503. All
+#: visitors behind a proxy have one address.
+CONNECTIONS_OF_ONE_MAX: Final = 100
+#: Seconds in which the head of a request must arrive, and within which a body must make progress.
+REQUEST_PAUSE_SECONDS: Final = 10.0
+#: Seconds in which a whole request must arrive; enough for the largest form on a slow line.
+REQUEST_SECONDS_MAX: Final = 120.0
 #: Event streams of all viewers, and of one session or address.
 STREAMS_MAX: Final = 100
 STREAMS_OF_ONE_MAX: Final = 12

@@ -55,7 +55,7 @@ def run_console(options: ConsoleOptions, on_ready: Callable[[str], None]) -> Non
         access_log=False,
         server_header=False,
         proxy_headers=False,
-        limit_concurrency=limits.REQUESTS_MAX,
+        limit_concurrency=limits.CONNECTIONS_MAX,
         h11_max_incomplete_event_size=limits.HEADER_BYTES_MAX,
         timeout_graceful_shutdown=_STOP_SECONDS,
         ssl_certfile=options.https_certificate,

@@ -20,9 +20,16 @@ if TYPE_CHECKING:
 
     from downrange.console.accounts import Visitor
 
-COOKIE: Final = "downrange_session"
 _ID_BYTES: Final = 32
 _ID_CHARACTERS: Final = 2 * _ID_BYTES
+
+
+def cookie_name(port: int) -> str:
+    """Return the name of the cookie for a console that listens on a port.
+
+    Browsers send a cookie to all ports of a host, so two consoles need two names.
+    """
+    return f"downrange_session_{port}"
 
 
 def new_id() -> str:

@@ -6,6 +6,8 @@ import ipaddress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
+from downrange.client.client_base import addresses_of
+from downrange.client.flows.names import namespace_in_use
 from downrange.errors import OptionError
 from downrange.options.cluster import ConnectionOptions
 
@@ -93,6 +95,12 @@ class ConsoleOptions:
     def refuses_actions(self) -> bool:
         """Whether nothing can be changed."""
         return not self.is_loopback if self.is_read_only is None else self.is_read_only
+
+    @property
+    def namespace(self) -> str | None:
+        """The namespace of the topics and groups that are shown, as the client has it."""
+        connection = self.connection
+        return namespace_in_use(connection.namespace, addresses_of(connection.name_server))
 
     @property
     def scheme(self) -> str:

@@ -84,6 +84,11 @@ class Visit:
         return "application/json" in accepted and "text/html" not in accepted
 
     @property
+    def cookie(self) -> str:
+        """The name of the cookie that has the session."""
+        return _cookie_of(self.request)
+
+    @property
     def token(self) -> str:
         """The token of this session's forms."""
         return self.console.sessions.token(self.session_id)
@@ -141,7 +146,7 @@ class Visit:
         self._check_origin()
         form = await read_form(self.request)
         token = headers.get(TOKEN_HEADER) or form.optional(TOKEN_FIELD) or ""
-        if sessions.COOKIE not in self.request.cookies or not self.console.sessions.is_token(
+        if self.cookie not in self.request.cookies or not self.console.sessions.is_token(
             self.session_id, token
         ):
             raise ForgedRequest(
@@ -197,13 +202,19 @@ def handler(
 
 def _visit(request: Request) -> Visit:
     console: Console = request.app.state.console
-    given = request.cookies.get(sessions.COOKIE)
+    given = request.cookies.get(_cookie_of(request))
     session_id = given if given is not None and sessions.is_id(given) else sessions.new_id()
     is_use = request.url.path != _OVERVIEW_STREAM and REFRESH_HEADER not in request.headers
     visitor = _find_visitor(console, session_id, is_use=is_use)
     chosen = request.query_params.get("lang") or request.cookies.get(LANGUAGE_COOKIE)
     accepted = request.headers.get("accept-language", "")
     return Visit(request, console, session_id, visitor, choose(chosen, accepted, console.languages))
+
+
+def _cookie_of(request: Request) -> str:
+    """Return the name of the session's cookie, by the port on which this console listens."""
+    _, port = request.scope["server"]  # of the socket; a Host header may name a proxy's port
+    return sessions.cookie_name(port)
 
 
 def _find_visitor(console: Console, session_id: str, *, is_use: bool) -> Visitor | None:
@@ -236,12 +247,12 @@ def _ask_for_login(visit: Visit) -> Response:
 
 def _set_cookies(visit: Visit, response: Response) -> None:
     is_https = visit.request.url.scheme == "https"
-    given = visit.request.cookies.get(sessions.COOKIE)
+    given = visit.request.cookies.get(visit.cookie)
     # A form that another site posts comes without the cookie. A new one would log the visitor out.
     is_post_without = given is None and visit.request.method == "POST"
     if given != visit.session_id and not is_post_without:
         response.set_cookie(
-            sessions.COOKIE,
+            visit.cookie,
             visit.session_id,
             httponly=True,
             samesite="lax",

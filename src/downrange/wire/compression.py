@@ -19,6 +19,8 @@ from downrange.wire.codes import SysFlag
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from downrange.model import CompressionName
+
 #: Java's default level; LZ4 ignores it.
 LEVEL: Final = 5
 _TYPE_MASK: Final = 0x700
@@ -48,6 +50,11 @@ def compress(body: bytes, compression: Compression, level: int = LEVEL) -> tuple
 def flags_of(compression: Compression) -> int:
     """Return the `sysFlag` bits of a compressed body."""
     return compression | _COMPRESSED
+
+
+def flags_named(name: CompressionName | None) -> int:
+    """Return the `sysFlag` bits of a body by the name of its compression; 0 if it has none."""
+    return 0 if name is None else flags_of(Compression[name.upper()])
 
 
 def compression_of(sys_flag: int) -> Compression | None:

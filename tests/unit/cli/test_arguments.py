@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime, timedelta, timezone
 from typing import TYPE_CHECKING
 
 import pytest
@@ -41,6 +41,12 @@ def test_a_start_may_be_an_offset_a_time_or_how_long_ago() -> None:
 def test_a_time_without_a_zone_is_local() -> None:
     local = datetime(2026, 1, 31, 12).astimezone()
     assert parse_time("--begin", "2026-01-31 12:00", NOW) == local
+
+
+def test_a_time_without_a_zone_is_of_the_zone_that_a_caller_names() -> None:
+    east = timezone(timedelta(hours=8))
+    assert parse_time("t", "2026-01-31 20:00", NOW, zone=east) == NOW
+    assert parse_time("t", "2026-01-31 12:00Z", NOW, zone=east) == NOW
 
 
 @pytest.mark.parametrize("text", ["soon", "-1", "5 apples", ""])

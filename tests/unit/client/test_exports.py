@@ -3,6 +3,8 @@ from __future__ import annotations
 import csv
 import io
 import json
+import zlib
+from dataclasses import replace
 from typing import Any
 
 from downrange import DeadMessage
@@ -17,8 +19,9 @@ from downrange.client.exports import (
 from tests.unit.console.cluster.fake_admin import message
 
 
-def letter(body: bytes, **properties: Any) -> DeadMessage:
+def letter(body: bytes, *, compression: Any = None, **properties: Any) -> DeadMessage:
     stored = message(3, body, topic="%DLQ%billing", **properties)
+    stored = replace(stored, compression=compression)
     return DeadMessage(group="billing", message=stored, topic="orders", origin_id="ORIGIN")
 
 
@@ -29,6 +32,17 @@ def test_a_message_becomes_json() -> None:
     assert (facts["properties"], facts["system_properties"]["UNIQ_KEY"]) == ({"own": "p"}, "U")
     assert facts["stored_at"] == "1970-01-01T00:01:40.000Z"
     assert message_facts(message(3, b"\xff"))["body_base64"] == "/w=="
+
+
+def test_a_compressed_body_is_exported_readable_or_with_the_problem() -> None:
+    packed = replace(message(3, zlib.compress(b"hello")), compression="zlib")
+    facts = message_facts(packed)
+    assert (facts["body"], "body_problem" in facts) == ("hello", False)
+    facts = letter_facts(letter(b"not zlib", compression="zlib"))
+    assert facts["body_base64"] == "bm90IHpsaWI="
+    assert facts["body_problem"].startswith("ZLIB body: cannot be decompressed")
+    (cells,) = csv.reader(io.StringIO(letter_line(letter(b"not zlib", compression="zlib"))))
+    assert cells[LETTER_COLUMNS.index("body_problem")] == facts["body_problem"]
 
 
 def test_a_number_that_is_no_time_stays_a_number() -> None:

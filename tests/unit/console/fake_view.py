@@ -218,7 +218,7 @@ class FakeView:
             text=text,
             kind="key",
             meaning=ATTACK,
-            messages=(MESSAGE,) * min(rows, 2),
+            messages=(MESSAGE, replace(MESSAGE, problem=ATTACK))[:rows],
             scanned=5000,
             stopped="scanned",
         )
@@ -363,7 +363,7 @@ class FakeView:
         )
         return dead_letters_pages.DeadLettersPage(
             group=group,
-            rows=(row, replace(row, topic=None)),
+            rows=(row, replace(row, topic=None, problem=ATTACK)),
             next="2:" + ATTACK,
             total=2,
             begin=query["begin"],

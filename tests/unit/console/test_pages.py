@@ -325,3 +325,11 @@ def test_numbers_are_written_for_people() -> None:
         "1 h",
         "1 d 1 h",
     ]
+
+
+def test_a_row_says_why_its_body_is_not_shown(visitor: Visitor) -> None:
+    shown = f"cannot be shown here: {ATTACK}"
+    for page in ("/messages?topic=orders", "/dead-letters/billing"):
+        assert unescape(visitor.text(page)).count(shown) == 1
+    rows = visitor.get("/messages?topic=orders&format=json").json()["messages"]
+    assert [row["problem"] for row in rows] == [None, ATTACK]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, urlencode
@@ -19,19 +20,23 @@ from downrange.console.failures import Forbidden
 from downrange.console.refusals import RefusalLog
 from downrange.console.routes.entry import safe_target
 from downrange.console.security import host_name
-from downrange.console.sessions import COOKIE, LoginLimit, Sessions, is_id, new_id
+from downrange.console.sessions import LoginLimit, Sessions, cookie_name, is_id, new_id
 from downrange.console.settings import ConsoleOptions, is_loopback
 from downrange.errors import OptionError
+from downrange.options.cluster import ConnectionOptions
 from tests.support.clock import FakeClock
 from tests.unit.console.fake_view import ATTACK
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
 
+    from downrange.console.cluster.pages.waiting import WaitingPage
     from tests.unit.console.conftest import Visitor
 
 ROOT = Path(__file__).parents[3]
 PASSWORD = "correct horse"
+#: The cookie of the session; the test client asks for this port.
+COOKIE = cookie_name(9877)
 ACCESS = """
 [accounts.admin-account]
 secret_key = "admin-secret"
@@ -602,6 +607,79 @@ def test_account_sees_and_does_what_the_access_file_allows(with_accounts: Visito
     assert waiting["delayed"] == [], "and so are delayed messages"
     assert "newest-title" not in visitor.text("/waiting")
     assert "delayed-title" not in visitor.text("/waiting")
+
+
+#: As brokers and their access files have names: with the namespace.
+ACCESS_IN_NAMESPACE = """
+[accounts.shop-account]
+secret_key = "shop-secret"
+default_topic = "SUB"
+topics = { "ns1%secret" = "DENY", "ns1%bills" = "PUB", "plain" = "DENY" }
+groups = { "ns1%billing" = "SUB", "payroll" = "SUB" }
+"""
+
+
+@pytest.fixture
+def in_namespace(make_visitor: Callable[..., Visitor], tmp_path: Path) -> Visitor:
+    path = tmp_path / "access.toml"
+    path.write_text(ACCESS_IN_NAMESPACE)
+    connection = ConnectionOptions(namespace="ns1")
+    visitor = make_visitor(access_file=path, connection=connection)
+    log_in(visitor, "shop-secret", "shop-account")
+    return visitor
+
+
+def test_rights_are_those_for_names_with_the_namespace(in_namespace: Visitor) -> None:
+    visitor = in_namespace
+    for topic in ("secret", "ns1%secret", "bills"):
+        for page in ("/messages?", "/message?id=1&", "/message/body?id=1&", "/events/tail?"):
+            refused = visitor.get(page + urlencode({"topic": topic}))
+            assert refused.status_code == 403, (page, topic)
+    assert "for topic &#39;ns1%secret&#39;" in visitor.get("/messages?topic=secret").text
+    assert visitor.get("/messages?topic=plain").status_code == 200, "it is ns1%plain"
+    assert visitor.get("/dead-letters/billing").status_code == 200
+    assert visitor.get("/dead-letters/payroll").status_code == 403
+    send = {"body": "x"}
+    assert visitor.post("/actions/send-message", {"topic": "bills", **send}).status_code == 303
+    refused = visitor.post("/actions/send-message", {"topic": "plain", **send})
+    assert "no PUB permission for topic &#39;ns1%plain&#39;" in refused.text
+
+
+def test_waiting_messages_are_of_topics_as_brokers_name_them(in_namespace: Visitor) -> None:
+    known = in_namespace.view.waiting
+    topics = ("plain", "ns1%secret", "ns1%orders", "orders")
+
+    async def waiting() -> WaitingPage:
+        page = await known()
+        return replace(
+            page,
+            delayed=tuple(replace(page.delayed[0], topic=topic) for topic in topics),
+            newest_halves=tuple(replace(page.newest_halves[0], topic=topic) for topic in topics),
+        )
+
+    in_namespace.view.waiting = waiting  # type: ignore[method-assign]
+    page = in_namespace.get("/waiting?format=json").json()
+    for rows in (page["delayed"], page["newest_halves"]):
+        assert [row["topic"] for row in rows] == ["ns1%orders", "orders"]
+
+
+@pytest.mark.parametrize(
+    ("connection", "namespace"),
+    [
+        (ConnectionOptions(namespace="ns1"), "ns1"),
+        (ConnectionOptions(name_server="http://MQ_INST_1_2.mq.example.com:80"), "MQ_INST_1_2"),
+    ],
+    ids=["option", "address"],
+)
+def test_commands_of_actions_name_the_namespace(
+    make_visitor: Callable[..., Visitor], connection: ConnectionOptions, namespace: str
+) -> None:
+    visitor = make_visitor(connection=connection)
+    headers = {"accept": "application/json"}
+    done = visitor.post("/actions/delete-topic", {"topic": "t", "typed": "t"}, headers=headers)
+    command = done.json()["command"]
+    assert command.endswith(f" --namespace {namespace} -- t")
+    assert visitor.console.audit.newest()[0].command == command
 
 
 def test_account_sees_only_its_own_actions(with_accounts: Visitor) -> None:

@@ -14,7 +14,14 @@ from hypothesis import strategies as st
 
 from downrange.errors import MalformedBody
 from downrange.wire.codes import SysFlag
-from downrange.wire.compression import Compression, compress, compression_of, decompress
+from downrange.wire.compression import (
+    Compression,
+    compress,
+    compression_of,
+    decompress,
+    flags_named,
+    flags_of,
+)
 from tests.unit.wire import vectors
 
 if TYPE_CHECKING:
@@ -137,3 +144,9 @@ def test_a_decompression_bomb_is_refused_within_the_limit(name: str) -> None:
     finally:
         tracemalloc.stop()
     assert peak < 1_000_000
+
+
+def test_a_compression_is_known_by_its_name() -> None:
+    assert flags_named(None) == 0
+    assert flags_named("zlib") == flags_of(Compression.ZLIB)
+    assert flags_named("zstd") == flags_of(Compression.ZSTD)

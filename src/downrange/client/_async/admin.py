@@ -253,7 +253,13 @@ class AsyncAdmin(
         return await self._client.run(lookup.read_queues(core, topic, deadline=deadline))
 
     async def read_queue(
-        self, queue: QueueId, offset: int, *, max_count: int = 32, timeout: float | None = None
+        self,
+        queue: QueueId,
+        offset: int,
+        *,
+        max_count: int = 32,
+        decode_body: bool = True,
+        timeout: float | None = None,
     ) -> QueueMessages:
         """Return messages of a queue from an offset on; no group's offsets change.
 
@@ -264,6 +270,8 @@ class AsyncAdmin(
             queue: The queue.
             offset: The first offset.
             max_count: The most messages; an Apache broker returns at most 32.
+            decode_body: Whether to decompress the bodies. If not, `compression` of a message names
+                the format, and only a format that is not known raises `MalformedBody`.
             timeout: For the whole call.
 
         Returns:
@@ -274,5 +282,7 @@ class AsyncAdmin(
             RocketMQError: The broker did not answer, or refused.
         """
         core, deadline = self._deadline(timeout)
-        flow = messages.read_queue(core, queue, offset, max_count=max_count, deadline=deadline)
+        flow = messages.read_queue(
+            core, queue, offset, max_count=max_count, decode_body=decode_body, deadline=deadline
+        )
         return await self._client.run(flow)

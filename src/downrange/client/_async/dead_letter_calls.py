@@ -27,6 +27,7 @@ class AsyncDeadLetterCalls(AsyncClientUser):
         end: datetime | None = None,
         after: Mapping[QueueId, int] | None = None,
         max_count: int = 100,
+        decode_body: bool = True,
         timeout: float | None = None,
     ) -> DeadLetterPage:
         """Return a page of the messages that a group failed to consume too often.
@@ -37,6 +38,9 @@ class AsyncDeadLetterCalls(AsyncClientUser):
             end: Only those that died at this time or earlier.
             after: Where to go on: `next` of the page before.
             max_count: How many at most; `is_complete` of the page says whether there are more.
+            decode_body: Whether to decompress the bodies. If not, `compression` of a message names
+                the format, and only a format that is not known raises `MalformedBody`. Such
+                dead letters can be sent again, as they are.
             timeout: For the whole call.
 
         Raises:
@@ -52,6 +56,7 @@ class AsyncDeadLetterCalls(AsyncClientUser):
             end=end,
             after=after,
             max_count=max_count,
+            decode_body=decode_body,
             deadline=deadline,
         )
         return await self._client.run(flow)
@@ -67,9 +72,10 @@ class AsyncDeadLetterCalls(AsyncClientUser):
     ) -> list[Resent]:
         """Send dead letters again, one after the other.
 
-        Body, keys, tags and your properties stay the same. `ORIGIN_MESSAGE_ID` names the message
-        as it was first sent, and `RESENT_DEAD_LETTER` the dead letter. The new id is the same in
-        every run, so that a later run finds and skips what was sent.
+        Body, keys, tags and your properties stay the same; a body that is still compressed is sent
+        so. `ORIGIN_MESSAGE_ID` names the message as it was first sent, and `RESENT_DEAD_LETTER` the
+        dead letter. The new id is the same in every run, so that a later run finds and skips what
+        was sent.
 
         Args:
             letters: The dead letters.

@@ -182,6 +182,7 @@ class TopicCalls(ClientUser):
         max_count: int = 32,
         begin: datetime | None = None,
         end: datetime | None = None,
+        decode_body: bool = True,
         timeout: float | None = None,
     ) -> list[ReceivedMessage]:
         """Find messages by one of their keys, on all brokers of a topic.
@@ -192,6 +193,8 @@ class TopicCalls(ClientUser):
             max_count: How many messages at most; the newest ones.
             begin: Stored at this time or later.
             end: Stored at this time or earlier.
+            decode_body: Whether to decompress the bodies. If not, `compression` of a message names
+                the format, and only a format that is not known raises `MalformedBody`.
             timeout: For the whole call.
 
         Returns:
@@ -203,6 +206,13 @@ class TopicCalls(ClientUser):
         """
         core, deadline = self._deadline(timeout)
         flow = messages.query_messages(
-            core, topic, key, max_count=max_count, begin=begin, end=end, deadline=deadline
+            core,
+            topic,
+            key,
+            max_count=max_count,
+            begin=begin,
+            end=end,
+            decode_body=decode_body,
+            deadline=deadline,
         )
         return self._client.run(flow)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from functools import lru_cache
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from downrange.model import QueueId
 from downrange.wire.system_names import (
@@ -17,6 +17,9 @@ from downrange.wire.system_names import (
     SYSTEM_GROUP_PREFIX,
     is_client_system_topic,
 )
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 _SEPARATOR: Final = "%"
 
@@ -78,6 +81,13 @@ def namespace_of_endpoint(address: str) -> str | None:
     """
     found = _INSTANCE_HOST.match(address)
     return None if found is None else found[1]
+
+
+def namespace_in_use(given: str | None, addresses: Sequence[str]) -> str | None:
+    """Return the namespace of a client: the given one, or the one that its first address names."""
+    if given is not None or not addresses:
+        return given
+    return namespace_of_endpoint(addresses[0])
 
 
 def _is_system_name(name: str) -> bool:

@@ -3,23 +3,24 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
+from downrange.client.stored_bodies import unpacked_body
 from downrange.console.cluster import limits
 from downrange.console.cluster.pages.messages import Body, MessageRow
-from downrange.errors import MalformedBody
-from downrange.wire.compression import Compression, decompress, flags_of
-from downrange.wire.limits import UNPACKED_BODY_BYTES_MAX
 
 if TYPE_CHECKING:
     from downrange import ReceivedMessage
 
 _BYTES_PER_LINE: Final = 16
+_SURROGATE: Final = re.compile("[\ud800-\udfff]")
 
 
 def message_row(message: ReceivedMessage) -> MessageRow:
-    """Return the line of a message."""
+    """Return the line of a message, which may be as it is stored: with a compressed body."""
+    body, problem = listed_body(message)
     return MessageRow(
         topic=message.topic,
         broker=message.queue.broker,
@@ -31,8 +32,9 @@ def message_row(message: ReceivedMessage) -> MessageRow:
         keys=tuple(message.keys),
         stored_at=message.stored_at,
         born_at=message.born_at,
-        body_bytes=len(message.body),
-        preview=preview(message.body),
+        body_bytes=len(body),
+        preview="" if problem else preview(body),
+        problem=problem,
     )
 
 
@@ -49,12 +51,23 @@ def decoded(message: ReceivedMessage) -> tuple[ReceivedMessage, str | None]:
     """Return a message with its body decompressed, or as it is, and why it could not be."""
     if message.compression is None:
         return message, None
-    flags = flags_of(Compression[message.compression.upper()])
-    try:
-        body = decompress(message.body, flags, UNPACKED_BODY_BYTES_MAX)
-    except MalformedBody as error:
-        return message, str(error)
-    return replace(message, body=body), None
+    body, problem = unpacked_body(message)
+    return (message if problem else replace(message, body=body)), problem
+
+
+def listed_body(message: ReceivedMessage) -> tuple[bytes, str | None]:
+    """Return a body as a list needs it: decompressed, or as stored, and why it could not be.
+
+    A few bytes can decompress to very many, so a body that has more than `limits.LISTED_BODY_BYTES`
+    is not decompressed for a list.
+    """
+    return unpacked_body(message, limits.LISTED_BODY_BYTES)
+
+
+def preview_of(message: ReceivedMessage) -> str:
+    """Return the start of a body as text on one line, or why it cannot be decompressed."""
+    body, problem = listed_body(message)
+    return problem or preview(body)
 
 
 def body_of(message: ReceivedMessage, problem: str | None = None) -> Body:
@@ -94,7 +107,10 @@ def _json_of(text: str) -> str | None:
     if not text.lstrip().startswith(("{", "[")):
         return None
     try:
-        return json.dumps(json.loads(text), indent=2, ensure_ascii=False)
+        value = json.loads(text)
+        shown = json.dumps(value, indent=2, ensure_ascii=False)
+        # Half of a surrogate pair is no character: it cannot be written to a page.
+        return json.dumps(value, indent=2) if _SURROGATE.search(shown) else shown
     except (ValueError, RecursionError):
         return None
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Final
 
+from downrange.client.flows.admin.secret_settings import without_secret
 from downrange.console.cluster.pages.brokers import (
     BrokerDetail,
     BrokersPage,
@@ -20,8 +21,7 @@ if TYPE_CHECKING:
 
     from downrange.console.cluster.poller import Poller
 
-#: Names of settings whose values are not shown.
-_SECRET: Final = re.compile(r"secret|password|passwd|credential|token|accesskey", re.IGNORECASE)
+#: What stands in the place of a secret.
 HIDDEN: Final = "(hidden)"
 #: How Apache's brokers write the size of a disk.
 _CAPACITY: Final = re.compile(r"Total : (.+?), Free : (.+?)\.?\s*")
@@ -94,10 +94,7 @@ def _facts(broker: str, error: RocketMQError) -> dict[str, str | int | float]:
 
 def without_secrets(settings: Mapping[str, str]) -> dict[str, str]:
     """Return settings with the values of secrets replaced."""
-    return {
-        name: HIDDEN if value and _SECRET.search(name) else value
-        for name, value in settings.items()
-    }
+    return {name: without_secret(name, value, HIDDEN) for name, value in settings.items()}
 
 
 def disks_of(figures: Mapping[str, str], settings: Mapping[str, str]) -> tuple[Disk, ...]:

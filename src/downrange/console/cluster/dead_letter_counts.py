@@ -74,7 +74,7 @@ async def _died_since(admin: AsyncAdmin, state: QueueState, since: datetime, is_
     if is_old:
         # A 4.9 broker returns the message nearest in time, which may be older. Others are not
         # read: a broker counts each message that is read as one that was received.
-        batch = await admin.read_queue(state.queue, offset, max_count=1)
+        batch = await admin.read_queue(state.queue, offset, max_count=1, decode_body=False)
         if batch.messages and batch.messages[0].stored_at < since:
             offset += 1
     return max(state.max_offset - offset, 0)

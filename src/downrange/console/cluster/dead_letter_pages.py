@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 from downrange.client.exports import letter_facts, letter_header, letter_line
 from downrange.console.cluster import limits
-from downrange.console.cluster.bodies import preview
+from downrange.console.cluster.bodies import listed_body, preview
 from downrange.console.cluster.dead_letter_counts import count_of
 from downrange.console.cluster.listing import page_of
 from downrange.console.cluster.pages.dead_letters import (
@@ -78,7 +78,9 @@ async def dead_letters_page(
         raise OptionError(f"size={size} is not between 1 and {limits.PAGE_ROWS_MAX}")
     after = None if next is None else read_place(group, next)
     total = await _count(admin, group)
-    page = await admin.dead_letters(group, begin=begin, end=end, after=after, max_count=size)
+    page = await admin.dead_letters(
+        group, begin=begin, end=end, after=after, max_count=size, decode_body=False
+    )
     return DeadLettersPage(
         group=group,
         rows=tuple(map(_row, page.letters)),
@@ -98,6 +100,7 @@ async def _count(admin: AsyncAdmin, group: str) -> int:
 
 def _row(letter: DeadMessage) -> DeadLetterRow:
     message = letter.message
+    body, problem = listed_body(message)
     return DeadLetterRow(
         id=message.offset_id,
         message_id=message.message_id,
@@ -111,8 +114,9 @@ def _row(letter: DeadMessage) -> DeadLetterRow:
         attempts=message.delivery_attempts,
         tags=message.tags,
         keys=tuple(message.keys),
-        body_bytes=len(message.body),
-        preview=preview(message.body),
+        body_bytes=len(body),
+        preview="" if problem else preview(body),
+        problem=problem,
     )
 
 
@@ -168,8 +172,9 @@ async def export_dead_letters(
     line = letter_line if form == "csv" else _json_line
     header = letter_header() if form == "csv" else ""
     async for letters in read_letters(admin, group, ids=ids, begin=begin, end=end):
-        yield (header + "".join(map(line, letters))).encode()
-        header = ""
+        for letter in letters:  # not all at once: each has its decompressed body
+            yield (header + line(letter)).encode()
+            header = ""
     if header:
         yield header.encode()  # a file without dead letters
 
@@ -200,7 +205,12 @@ async def read_letters(
     left = limits.EXPORT_MAX
     while left > 0:
         page = await admin.dead_letters(
-            group, begin=begin, end=end, after=after, max_count=min(_PIECE, left)
+            group,
+            begin=begin,
+            end=end,
+            after=after,
+            max_count=min(_PIECE, left),
+            decode_body=False,
         )
         left -= len(page.letters)
         chosen = [each for each in page.letters if not ids or each.message.offset_id in wanted]

@@ -35,16 +35,22 @@ SEARCH_ROWS_MAX: Final = 100
 SCAN_MAX: Final = 5000
 #: Bytes of bodies that a search or a trace reads.
 SCAN_BYTES_MAX: Final = 64 * 1024 * 1024
+#: Queues that a search, a trace or a tail reads at the same time: each answer may have megabytes.
+QUEUES_AT_ONCE: Final = 8
 #: Seconds that a search or a trace may take.
 SCAN_SECONDS: Final = 5.0
 #: Bytes of a body that are shown; a download has all of them.
 BODY_SHOWN_BYTES: Final = 64 * 1024
 #: Bytes of a body that are shown in hexadecimal.
 HEX_SHOWN_BYTES: Final = 4096
+#: Bytes of a body that is decompressed for a list or a filter; its own page decompresses more.
+LISTED_BODY_BYTES: Final = 1024 * 1024
 #: Characters of a body in a list.
 PREVIEW_CHARS: Final = 160
 #: Messages of one batch of a tail; a browser cannot show more in a second.
 TAIL_BATCH_ROWS: Final = 50
+#: Bytes of messages that a tail reads in a turn; what is left is read in the next one.
+TAIL_TURN_BYTES: Final = 8 * 1024 * 1024
 #: Messages that a tail reads before it stops; a forgotten window must not read for ever.
 TAIL_SCAN_MAX: Final = 1_000_000
 #: Seconds that a tail runs before it stops.
@@ -101,3 +107,5 @@ PAGE_SECONDS: Final = 15.0
 ROWS_AT_ONCE: Final = 16
 #: Seconds that an action may take; one that sends dead letters with a rate takes long.
 ACTION_SECONDS: Final = 600.0
+#: Seconds that dead letters with a rate may take; the rest is for reading and slow brokers.
+RESEND_SECONDS_MAX: Final = 0.8 * ACTION_SECONDS

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from downrange import Sql
+from downrange.console.cluster.bodies import listed_body
 from downrange.console.cluster.listing import check_text
 from downrange.errors import OptionError
 from downrange.filters.match import Expression
@@ -52,10 +53,11 @@ def _contains(text: str) -> Callable[[ReceivedMessage], bool]:
     encoded = word.encode()
 
     def contains(message: ReceivedMessage) -> bool:
+        body, _ = listed_body(message)
         # lower() of bytes changes ASCII only; other letters need the decoded text.
-        if encoded in message.body.lower():
+        if encoded in body.lower():
             return True
-        if not word.isascii() and word in message.body.decode(errors="replace").lower():
+        if not word.isascii() and word in body.decode(errors="replace").lower():
             return True
         return any(word in value.lower() for value in message.properties.values())
 

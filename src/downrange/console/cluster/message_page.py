@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import shlex
 from datetime import timedelta
 from typing import TYPE_CHECKING, Final
 
 from downrange.console.cluster import limits
+from downrange.console.cluster.actions.action import shell_line
 from downrange.console.cluster.bodies import body_of, decoded, message_row
 from downrange.console.cluster.message_ids import find_message
 from downrange.console.cluster.pages.messages import Delivery, MessageDetail, MessageTrace
@@ -41,7 +41,8 @@ async def message_detail(
     trace, deliveries = await asyncio.gather(
         trace_of(admin, found), _deliveries(admin, topic, found)
     )
-    words = ["downrange", "message", "show", "--name-server", name_servers, topic, message_id]
+    namespace = admin.client.options.namespace
+    words = ("message", "show", "--", topic, message_id)
     return MessageDetail(
         row=message_row(found),
         born_host=found.born_host,
@@ -52,8 +53,8 @@ async def message_detail(
         body=body_of(found, problem),
         trace=trace,
         deliveries=deliveries,
-        python=source_of(found, name_servers),
-        command=shlex.join(words),
+        python=source_of(found, name_servers, namespace),
+        command=shell_line(words, name_servers, namespace),
     )
 
 
@@ -65,6 +66,7 @@ async def trace_of(admin: AsyncAdmin, message: ReceivedMessage) -> MessageTrace:
             message.message_id,
             max_count=_TRACES_MAX,
             begin=message.stored_at - _SKEW,
+            decode_body=False,
         )
     except RouteNotFound:
         return MessageTrace(is_on=False)

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from downrange import AsyncAdmin, QueueId, QueueState, ReceivedMessage
+    from downrange.console.cluster.pages.messages import MessageRow
 
 #: Why a search or a scan ended -> the end of the sentence "scanned N messages, stopped because …".
 REASONS: Final = {
@@ -38,9 +39,9 @@ REASONS: Final = {
 _PULL_COUNT: Final = 32
 
 
-def by_time(message: ReceivedMessage) -> tuple[int, int]:
+def by_time(message: ReceivedMessage | MessageRow) -> tuple[datetime, int]:
     """Return what messages are ordered by: time, and offset within a millisecond."""
-    return message.stored_at_ms, message.offset
+    return message.stored_at, message.offset
 
 
 class Budget:
@@ -70,26 +71,29 @@ class Budget:
 
 
 class _Queue:
-    """A queue that is read from an offset on, batch by batch."""
+    """A queue that is read from an offset on, batch by batch.
+
+    It keeps rows: the bodies of all messages that are read would take too much memory.
+    """
 
     def __init__(self, queue: QueueId, offset: int, end: int) -> None:
         self.queue = queue
         self.offset = offset
         self.end = end
-        self.messages: list[ReceivedMessage] = []
+        self.rows: list[MessageRow] = []
 
     @property
     def needs_more(self) -> bool:
-        return not self.messages and self.offset < self.end
+        return not self.rows and self.offset < self.end
 
     async def read(self, admin: AsyncAdmin, budget: Budget, since: datetime | None) -> None:
         count = min(self.end - self.offset, _PULL_COUNT)
-        batch = await admin.read_queue(self.queue, self.offset, max_count=count)
+        batch = await admin.read_queue(self.queue, self.offset, max_count=count, decode_body=False)
         budget.take(batch.messages)
         # The queue may have been emptied meanwhile.
         self.offset = max(batch.next, self.offset + 1)
-        self.messages = [
-            message
+        self.rows = [
+            message_row(message)
             for message in batch.messages
             if message.offset < self.end and (since is None or message.stored_at >= since)
         ]
@@ -110,8 +114,8 @@ async def search(admin: AsyncAdmin, topic: str, text: str, rows: int) -> SearchR
     await admin.topic_route(topic)  # a topic that does not exist is an error, not an empty result
     if wanted.kind == "id":
         try:
-            found = await find_message(admin, topic, wanted.word)
-            return _result(topic, text, wanted, [found], 1, "complete")
+            found = await find_message(admin, topic, wanted.word, decode_body=False)
+            return _result(topic, text, wanted, [message_row(found)], 1, "complete")
         except NotABroker:
             if wanted.is_certain:
                 raise
@@ -121,14 +125,15 @@ async def search(admin: AsyncAdmin, topic: str, text: str, rows: int) -> SearchR
                 return _result(topic, text, wanted, [], 0, "complete")
             wanted = Search(kind="key", word=wanted.word)
     if wanted.kind == "key":
-        by_key = await admin.query_messages(topic, wanted.word, max_count=rows)
+        by_key = await admin.query_messages(topic, wanted.word, max_count=rows, decode_body=False)
         stopped = "rows" if len(by_key) == rows else "complete"
-        return _result(topic, text, wanted, by_key, len(by_key), stopped)
+        return _result(topic, text, wanted, map(message_row, by_key), len(by_key), stopped)
     budget = Budget()
     states, missing = await read_states(admin, topic)
     queues = await _queues(admin, topic, states, wanted, rows)
-    messages, stopped = await _merged(admin, queues, rows, budget, wanted)
-    result = _result(topic, text, wanted, messages, budget.scanned, stopped)
+    scan = _Scan(admin, queues, budget, wanted.at)
+    found_rows, stopped = await (scan.end(rows) if wanted.kind == "newest" else scan.start(rows))
+    result = _result(topic, text, wanted, found_rows, budget.scanned, stopped)
     return replace(result, notes=(*result.notes, *missing_queue_notes(missing)))
 
 
@@ -165,54 +170,72 @@ async def _queues(
     ]
 
 
-async def _merged(
-    admin: AsyncAdmin, queues: list[_Queue], rows: int, budget: Budget, wanted: Search
-) -> tuple[list[ReceivedMessage], str]:
-    """Return messages of all queues in the order of storing, and why it ended.
+class _Scan:
+    """Reads queues side by side until enough is found, or the budget is used up."""
 
-    The newest ones are those of the end, so all of them are read first.
-    """
-    wants_end = wanted.kind == "newest"
-    found: list[ReceivedMessage] = []
-    while wants_end or len(found) < rows:
-        waiting = [queue for queue in queues if queue.needs_more]
-        if waiting and (stop := budget.stop) is not None:
-            return _ordered(found, queues, rows, wants_end), stop
-        await asyncio.gather(*(queue.read(admin, budget, wanted.at) for queue in waiting))
-        if wants_end:
-            for queue in queues:
-                found += queue.messages
-                queue.messages = []
-            if not any(queue.needs_more for queue in queues):
-                break
-            continue
-        if any(queue.needs_more for queue in queues):
-            continue  # what was read was older than the time
-        heads = [queue for queue in queues if queue.messages]
-        if not heads:
-            return found, "complete"
-        first = min(heads, key=lambda queue: queue.messages[0].stored_at_ms)
-        found.append(first.messages.pop(0))
-    shown = _ordered(found, queues, rows, wants_end)
-    is_all = not any(queue.messages or queue.needs_more for queue in queues)
-    return shown, "complete" if is_all and len(found) <= rows else "rows"
+    def __init__(
+        self, admin: AsyncAdmin, queues: list[_Queue], budget: Budget, since: datetime | None
+    ) -> None:
+        self._admin = admin
+        self._queues = queues
+        self._budget = budget
+        self._since = since
+        self._gate = asyncio.Semaphore(limits.QUEUES_AT_ONCE)
 
+    async def end(self, rows: int) -> tuple[list[MessageRow], str]:
+        """Return the newest messages, which come last in their queues, and why it ended."""
+        found: list[MessageRow] = []
+        count = 0
+        while waiting := self._waiting():
+            if (stop := self._budget.stop) is not None:
+                return found, stop
+            await self._read(waiting)
+            for queue in waiting:
+                count += len(queue.rows)
+                found += queue.rows
+                queue.rows = []
+            found = sorted(found, key=by_time, reverse=True)[:rows]
+        return found, "complete" if count <= rows else "rows"
 
-def _ordered(
-    found: list[ReceivedMessage], queues: list[_Queue], rows: int, wants_end: bool
-) -> list[ReceivedMessage]:
-    if not wants_end:
-        rest = [message for queue in queues for message in queue.messages]
-        found = [*found, *sorted(rest, key=by_time)]
-        return found[:rows]
-    return sorted(found, key=by_time, reverse=True)[:rows]
+    async def start(self, rows: int) -> tuple[list[MessageRow], str]:
+        """Return the first messages in the order of storing, and why it ended."""
+        found: list[MessageRow] = []
+        while len(found) < rows:
+            if waiting := self._waiting():
+                if (stop := self._budget.stop) is not None:
+                    rest = sorted(
+                        (row for queue in self._queues for row in queue.rows), key=by_time
+                    )
+                    return [*found, *rest][:rows], stop
+                await self._read(waiting)
+                continue  # what was read may be older than the time
+            heads = [queue for queue in self._queues if queue.rows]
+            if not heads:
+                return found, "complete"
+            first = min(heads, key=lambda queue: queue.rows[0].stored_at)
+            found.append(first.rows.pop(0))
+        is_all = not any(queue.rows or queue.needs_more for queue in self._queues)
+        return found, "complete" if is_all else "rows"
+
+    def _waiting(self) -> list[_Queue]:
+        return [queue for queue in self._queues if queue.needs_more]
+
+    async def _read(self, queues: list[_Queue]) -> None:
+        """Read a batch of each queue, as far as the budget goes."""
+
+        async def read(queue: _Queue) -> None:
+            async with self._gate:
+                if self._budget.stop is None:
+                    await queue.read(self._admin, self._budget, self._since)
+
+        await asyncio.gather(*map(read, queues))
 
 
 def _result(
     topic: str,
     text: str,
     wanted: Search,
-    messages: Iterable[ReceivedMessage],
+    rows: Iterable[MessageRow],
     scanned: int,
     stopped: str,
 ) -> SearchResult:
@@ -221,7 +244,7 @@ def _result(
         text=text,
         kind=wanted.kind,
         meaning=_meaning(wanted),
-        messages=tuple(map(message_row, messages)),
+        messages=tuple(rows),
         scanned=scanned,
         stopped=stopped,
         notes=(stop_note(scanned, stopped),),

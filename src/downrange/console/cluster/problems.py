@@ -3,6 +3,7 @@
     RocketMQError
     ├── ClusterGone        no server of the cluster answers; says since when
     ├── PageTooSlow        the cluster answers, but not in the time of a page
+    ├── ActionTooSlow      an action did not end in its time; a part of it may have been done
     ├── TooManyViewers     a limit on tails or viewers is reached
     ├── NotConfirmed       a name that must be typed in does not match
     ├── NoSuchBroker       no broker of this name is known
@@ -54,6 +55,21 @@ class PageTooSlow(RocketMQError):
         super().__init__(
             f"the cluster did not answer everything in {seconds:g} s; ask for fewer rows, or see "
             "the page of brokers"
+        )
+
+
+class ActionTooSlow(RocketMQError):
+    """An action did not end in its time. A part of it may have been done.
+
+    Attributes:
+        seconds: The time.
+    """
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds = seconds
+        super().__init__(
+            f"the action did not end in {seconds:g} s; a part of it may have been done: look at "
+            "the page of what it changes before you repeat it"
         )
 
 

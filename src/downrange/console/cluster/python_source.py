@@ -16,7 +16,7 @@ _LINE: Final = 88
 _OWN: Final = RESERVED_PROPERTIES | {key.value for key in PropertyKey}
 
 
-def source_of(message: ReceivedMessage, name_servers: str) -> str:
+def source_of(message: ReceivedMessage, name_servers: str, namespace: str | None = None) -> str:
     """Return source that sends a message with the same body, tags, keys and properties."""
     properties = {name: value for name, value in message.properties.items() if name not in _OWN}
     sharding_key = message.properties.get(PropertyKey.SHARDING_KEY)
@@ -42,11 +42,22 @@ def source_of(message: ReceivedMessage, name_servers: str) -> str:
             "message = mq.Message(",
             *lines,
             ")",
-            f"with mq.Producer({name_servers!r}, group='console') as producer:",
+            f"{_producer(name_servers, namespace)} as producer:",
             "    print(producer.send(message))",
             "",
         ]
     )
+
+
+def _producer(name_servers: str, namespace: str | None) -> str:
+    if namespace is None:
+        return f"with mq.Producer({name_servers!r}, group='console')"
+    lines = (
+        f"{name_servers!r},",
+        "group='console',",
+        f"client_options=mq.ClientOptions(namespace={namespace!r}),",
+    )
+    return "\n    ".join(("with mq.Producer(", *lines)) + "\n)"
 
 
 def _body(body: bytes) -> list[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Final
 
+from downrange.console.cluster import limits
 from downrange.console.cluster.message_search import by_time
 
 if TYPE_CHECKING:
@@ -19,6 +20,8 @@ async def read_end(
 ) -> tuple[list[ReceivedMessage], str]:
     """Return the newest messages of queues in the order of storing, and why the scan ended.
 
+    Bodies stay compressed: `bodies.listed_body` decompresses one that is used.
+
     Args:
         admin: Asks the cluster.
         states: The queues and what they hold.
@@ -28,14 +31,20 @@ async def read_end(
     Raises:
         RocketMQError: A server did not answer.
     """
+    gate = asyncio.Semaphore(limits.QUEUES_AT_ONCE)
 
     async def read(state: QueueState) -> list[ReceivedMessage]:
         found: list[ReceivedMessage] = []
         offset = max(state.max_offset - count, state.min_offset)
-        while offset < state.max_offset and budget.stop is None:
+        while offset < state.max_offset:
             wanted = min(state.max_offset - offset, _PULL_COUNT)
-            batch = await admin.read_queue(state.queue, offset, max_count=wanted)
-            budget.take(batch.messages)
+            async with gate:
+                if budget.stop is not None:
+                    break
+                batch = await admin.read_queue(
+                    state.queue, offset, max_count=wanted, decode_body=False
+                )
+                budget.take(batch.messages)
             found += batch.messages
             offset = max(batch.next, offset + 1)
         return found

@@ -2,13 +2,14 @@
 
 Forms overlap: 32 hexadecimal digits may be an id or a key, and 15m an age or a key. A prefix such
 as `key=` decides. Without one, the likelier form is taken, and an id that does not exist is looked
-for as a key.
+for as a key. A time without a zone is in UTC, as all times of the pages.
 """
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from datetime import UTC
 from typing import TYPE_CHECKING, Final
 
 from downrange.errors import OptionError
@@ -72,7 +73,7 @@ def read_search(text: str, now: datetime) -> Search:
     if (place := _PLACE.fullmatch(word)) is not None:
         return _place(place)
     if _AGE.fullmatch(word.lower()) or _DATE.fullmatch(word):
-        return Search(kind="time", at=parse_time("search", word, now))
+        return Search(kind="time", at=parse_time("search", word, now, zone=UTC))
     return Search(kind="key", word=word)
 
 
@@ -80,7 +81,8 @@ def _certain(prefix: str, word: str, now: datetime) -> Search:
     if not word:
         raise OptionError(f"search {prefix + '='!r} has nothing behind it")
     if prefix == "time":
-        return Search(kind="time", at=parse_time("time=", word, now), is_certain=True)
+        at = parse_time("time=", word, now, zone=UTC)
+        return Search(kind="time", at=at, is_certain=True)
     if prefix == "offset":
         place = _PLACE.fullmatch(word)
         if place is None:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
 
     from downrange import AsyncAdmin, QueueId, ReceivedMessage
-    from downrange.console.cluster.pages.messages import TailRequest
+    from downrange.console.cluster.pages.messages import MessageRow, TailRequest
 
 #: Seconds between two turns.
 TURN_SECONDS: Final = 0.5
@@ -32,6 +32,26 @@ _REASONS: Final = {
     "scanned": f"the limit of {limits.TAIL_SCAN_MAX} messages was reached",
     "deadline": f"the tail ran for {limits.TAIL_SECONDS / 60:g} minutes",
 }
+
+
+class _Turn:
+    """What one turn has found: only the newest rows are kept, and no bodies.
+
+    Args:
+        queues: How many queues it reads. They share its bytes, so that none of them waits for ever.
+    """
+
+    def __init__(self, queues: int) -> None:
+        self.bytes_of_one = limits.TAIL_TURN_BYTES // max(queues, 1)
+        self.gate = asyncio.Semaphore(limits.QUEUES_AT_ONCE)
+        self.rows: list[MessageRow] = []
+        self.dropped = 0
+
+    def add(self, messages: list[ReceivedMessage]) -> None:
+        """Take messages that are wanted."""
+        rows = sorted([*self.rows, *map(message_row, messages)], key=by_time)
+        self.rows = rows[-limits.TAIL_BATCH_ROWS :]
+        self.dropped += len(rows) - len(self.rows)
 
 
 class Tail:
@@ -78,7 +98,7 @@ class Tail:
                 found = await self._read_turn()
             except RocketMQError as error:
                 reason = "gone" if isinstance(error, TransportError) else "failed"
-                yield self._batch([], reason, str(error))
+                yield self._batch(_Turn(0), reason, str(error))
                 return
             stop = self._limit(until)
             yield self._batch(found, stop, None if stop is None else _REASONS[stop])
@@ -91,22 +111,18 @@ class Tail:
             return "scanned"
         return "deadline" if time.monotonic() >= until else None
 
-    def _batch(
-        self, found: list[ReceivedMessage], stopped: str | None, problem: str | None
-    ) -> TailBatch:
+    def _batch(self, turn: _Turn, stopped: str | None, problem: str | None) -> TailBatch:
         """Return the newest messages of a turn, in the order of storing."""
-        found.sort(key=by_time)
-        shown = found[-limits.TAIL_BATCH_ROWS :]
         return TailBatch(
-            messages=tuple(map(message_row, shown)),
+            messages=tuple(turn.rows),
             scanned=self._scanned,
             matched=self._matched,
-            dropped=len(found) - len(shown),
+            dropped=turn.dropped,
             stopped=stopped,
             problem=problem,
         )
 
-    async def _read_turn(self) -> list[ReceivedMessage]:
+    async def _read_turn(self) -> _Turn:
         states, _ = await read_states(self._admin, self._request.topic)
         grown: list[tuple[QueueId, int]] = []
         for state in states:
@@ -115,21 +131,28 @@ class Tail:
             self._offsets[state.queue] = offset
             if state.max_offset > offset:
                 grown.append((state.queue, min(state.max_offset, offset + _TURN_COUNT)))
-        parts = await asyncio.gather(*(self._read(queue, end) for queue, end in grown))
-        return [message for part in parts for message in part]
+        turn = _Turn(len(grown))
+        await asyncio.gather(*(self._read(turn, queue, end) for queue, end in grown))
+        return turn
 
-    async def _read(self, queue: QueueId, end: int) -> list[ReceivedMessage]:
-        wanted: list[ReceivedMessage] = []
+    async def _read(self, turn: _Turn, queue: QueueId, end: int) -> None:
+        """Read a queue, batch by batch, up to an offset or the queue's part of the turn's bytes."""
         offset = self._offsets[queue]
-        while offset < end:
-            count = min(end - offset, _PULL_COUNT)
-            batch = await self._admin.read_queue(queue, offset, max_count=count)
-            self._scanned += len(batch.messages)
-            kept = [message for message in batch.messages if self._matches(message)]
-            self._matched += len(kept)
-            wanted += kept
+        byte_count = 0
+        while offset < end and byte_count <= turn.bytes_of_one:
+            async with turn.gate:
+                batch = await self._admin.read_queue(
+                    queue, offset, max_count=min(end - offset, _PULL_COUNT), decode_body=False
+                )
+                byte_count += sum(len(message.body) for message in batch.messages)
+                self._take(turn, batch.messages)
             if batch.next <= offset:
                 break  # nothing can be read here yet
             offset = batch.next
         self._offsets[queue] = offset
-        return wanted
+
+    def _take(self, turn: _Turn, messages: tuple[ReceivedMessage, ...]) -> None:
+        wanted = [message for message in messages if self._matches(message)]
+        self._scanned += len(messages)
+        self._matched += len(wanted)
+        turn.add(wanted)

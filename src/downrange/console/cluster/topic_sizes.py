@@ -51,7 +51,9 @@ class TopicSizes:
     async def _read(self, admin: AsyncAdmin, topic: str, queue: QueueState) -> None:
         offset = max(queue.max_offset - _READ_MAX, queue.min_offset)
         try:
-            batch = await admin.read_queue(queue.queue, offset, max_count=_READ_MAX)
+            batch = await admin.read_queue(
+                queue.queue, offset, max_count=_READ_MAX, decode_body=False
+            )
         except RocketMQError:
             return  # an account that may not read it, or a queue that was just emptied
         if batch.messages:

@@ -14,6 +14,7 @@ from downrange.client.flows.producing.trace_records import (
     UnknownTrace,
     decode_trace,
 )
+from downrange.console.cluster.bodies import listed_body
 from downrange.console.cluster.pages.messages import TraceStep
 from downrange.console.cluster.pages.traces import TraceRow
 
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _TIME_MS_MAX: Final = 253_370_764_799_999
+#: The longest duration that is taken for one: ten years. Anyone may write trace records.
+_COST_MS_MAX: Final = 10 * 365 * 86_400_000
 _MESSAGE_KINDS: Final = ("normal", "half", "commit", "delayed", "ordered")
 _STATES: Final = {
     "COMMIT_MESSAGE": "commit",
@@ -42,13 +45,19 @@ def steps_of(traces: Iterable[ReceivedMessage], message_id: str) -> list[TraceSt
     """
     steps: list[TraceStep] = []
     for trace in traces:
-        for record in decode_trace(trace.body):
-            if isinstance(record, UnknownTrace):
-                continue
+        for record in _records_of(trace):
             ids = (record.message_id or "").split(",")
             if message_id in ids:
                 steps.append(_step(record, trace, len(ids)))
     return sorted(steps, key=lambda step: step.at)
+
+
+def _records_of(trace: ReceivedMessage) -> list[KnownTrace]:
+    """Return the records of a message; none if it cannot be read."""
+    body, problem = listed_body(trace)
+    if problem is not None:
+        return []
+    return [each for each in decode_trace(body) if not isinstance(each, UnknownTrace)]
 
 
 def _step(record: KnownTrace, trace: ReceivedMessage, batch: int) -> TraceStep:
@@ -99,8 +108,8 @@ def _time_of(time_ms: int | None, trace: ReceivedMessage) -> datetime:
 
 
 def _seconds(cost_ms: int) -> float | None:
-    """Return a duration; a negative one, of a clock that was set back, is not known."""
-    return cost_ms / 1000 if cost_ms >= 0 else None
+    """Return a duration; None for one that cannot be, as of a clock that was set back."""
+    return cost_ms / 1000 if 0 <= cost_ms <= _COST_MS_MAX else None
 
 
 # ---- the report ----------------------------------------------------------------------------------
@@ -121,9 +130,7 @@ class TraceFigures:
 
     def add(self, trace: ReceivedMessage) -> None:
         """Take one message of the trace topic."""
-        for record in decode_trace(trace.body):
-            if isinstance(record, UnknownTrace):
-                continue
+        for record in _records_of(trace):
             at = _time_of(record.time_ms, trace)
             self.begin = at if self.begin is None else min(self.begin, at)
             self.end = at if self.end is None else max(self.end, at)
@@ -172,8 +179,8 @@ class _Sum:
     def add(self, count: int, is_ok: bool, cost_ms: int, client: str) -> None:
         self._count += count
         self._failed += 0 if is_ok else count
-        if cost_ms >= 0:
-            self._costs.append(cost_ms / 1000)
+        if (seconds := _seconds(cost_ms)) is not None:
+            self._costs.append(seconds)
         self._clients.add(client)
 
     def row(self, topic: str, step: str, group: str) -> TraceRow:

@@ -6,7 +6,7 @@ import asyncio
 from dataclasses import replace
 from typing import TYPE_CHECKING, Literal, TypeVar
 
-from downrange import AsyncAdmin, ClientOptions
+from downrange import ClientOptions
 from downrange.client.client_base import addresses_of
 from downrange.console.cluster import (
     broker_pages,
@@ -21,7 +21,13 @@ from downrange.console.cluster import (
 from downrange.console.cluster.message_ids import find_message
 from downrange.console.cluster.pages.common import ListRequest
 from downrange.console.cluster.poller import Poller
-from downrange.console.cluster.problems import ClusterGone, PageTooSlow, TooManyViewers
+from downrange.console.cluster.problems import (
+    ActionTooSlow,
+    ClusterGone,
+    PageTooSlow,
+    TooManyViewers,
+)
+from downrange.console.cluster.sending_admin import SendingAdmin
 from downrange.console.cluster.tail import Tail
 from downrange.console.cluster.trace_report import trace_report
 from downrange.console.cluster.waiting_page import waiting_page
@@ -33,7 +39,7 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import Any, Self
 
-    from downrange import TLS, Credentials
+    from downrange import TLS, AsyncAdmin, Credentials
     from downrange.console.cluster.actions.action import Action, ActionResult, ResettingAction
     from downrange.console.cluster.pages.brokers import BrokerDetail, BrokersPage
     from downrange.console.cluster.pages.clients import ClientsPage
@@ -91,7 +97,7 @@ class ClusterView:
             )
         addresses = tuple(addresses_of(servers))
         options = replace(client_options or ClientOptions(), connect_on_start=False)
-        self._admin = AsyncAdmin(
+        self._admin = SendingAdmin(
             addresses, client_options=options, credentials=credentials, tls=tls
         )
         self._name_servers = ";".join(addresses)
@@ -318,10 +324,13 @@ class ClusterView:
         Raises:
             OptionError: A value is wrong; nothing was changed.
             PartlyDone: Some brokers did it, others failed; names both.
+            ActionTooSlow: It took too long; a part of it may have been done.
             RocketMQError: A server did not answer, or refused.
         """
         try:
             return await self._ask(action.run(self._admin), seconds=limits.ACTION_SECONDS)
+        except PageTooSlow as error:
+            raise ActionTooSlow(error.seconds) from error
         finally:
             self._poller.forget()
 

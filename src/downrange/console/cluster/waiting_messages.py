@@ -10,7 +10,7 @@ import asyncio
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Final
 
-from downrange.console.cluster.bodies import preview
+from downrange.console.cluster.bodies import preview_of
 from downrange.console.cluster.message_search import Budget
 from downrange.console.cluster.pages.waiting import DelayedMessageRow
 from downrange.console.cluster.scan import read_end
@@ -54,7 +54,7 @@ async def delayed_messages(
         if level is None:
             return []
         offset = max(level.delivered or 0, state.min_offset)
-        batch = await admin.read_queue(state.queue, offset, max_count=_READ_MAX)
+        batch = await admin.read_queue(state.queue, offset, max_count=_READ_MAX, decode_body=False)
         return [
             _delayed(message, level.level, _after(message, level.delay))
             for message in batch.messages
@@ -113,7 +113,7 @@ def _delayed(
         offset_id=message.offset_id,
         stored_at=message.stored_at,
         keys=tuple(message.keys),
-        preview=preview(message.body),
+        preview=preview_of(message),
     )
 
 

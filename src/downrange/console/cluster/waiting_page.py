@@ -10,7 +10,7 @@ import re
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final
 
-from downrange.console.cluster.bodies import preview
+from downrange.console.cluster.bodies import preview_of
 from downrange.console.cluster.message_search import Budget
 from downrange.console.cluster.pages.common import Missing, Note
 from downrange.console.cluster.pages.waiting import (
@@ -287,5 +287,5 @@ def _half(message: ReceivedMessage, is_ended: bool | None) -> HalfMessageRow:
         stored_at=message.stored_at,
         checks=_whole(properties.get(PropertyKey.TRANSACTION_CHECK_TIMES)) or 0,
         is_ended=is_ended,
-        preview=preview(message.body),
+        preview=preview_of(message),
     )

@@ -41,7 +41,7 @@ async def act(visit: Visit) -> Response:
     except OptionError as error:
         target = form.raw("group") or form.raw("topic")
         return _refuse(visit, error, name, target)
-    command = command_line(action, visit.console.view.name_servers)
+    command = command_line(action, visit.console.view.name_servers, visit.console.options.namespace)
     if not visit.known_visitor.may_do(action):
         refusal = Forbidden(_missing_right(visit, action))
         return _refuse(visit, refusal, name, action.target, command)
@@ -100,7 +100,8 @@ def _missing_right(visit: Visit, action: Action) -> str:
     if not visitor.may_act:
         return "this console is read-only; it was started without --allow-actions"
     if action.right == "publish":
-        return f"account {visitor.name!r} has no PUB permission for topic {action.target!r}"
+        topic = visitor.named(action.target)
+        return f"account {visitor.name!r} has no PUB permission for topic {topic!r}"
     return f"account {visitor.name!r} is not an administrator, as {action.name} needs"
 
 

@@ -141,8 +141,7 @@ def _check_topic(visit: Visit, topic: str) -> None:
     if not topic:
         raise OptionError("topic: is missing")
     if not visit.known_visitor.may_read(topic):
-        name = visit.known_visitor.name
-        raise Forbidden(f"account {name!r} has no SUB permission for topic {topic!r}")
+        raise _has_no_sub(visit, "topic", topic)
 
 
 def _check_group(visit: Visit, group: str) -> None:
@@ -150,5 +149,10 @@ def _check_group(visit: Visit, group: str) -> None:
         raise OptionError("group: is missing")
     may_read = visit.known_visitor.may_read_group(group)
     if not may_read or not visit.known_visitor.may_read(DEAD_LETTER_PREFIX + group):
-        name = visit.known_visitor.name
-        raise Forbidden(f"account {name!r} has no SUB permission for group {group!r}")
+        raise _has_no_sub(visit, "group", group)
+
+
+def _has_no_sub(visit: Visit, kind: str, name: str) -> Forbidden:
+    visitor = visit.known_visitor
+    named = visitor.named(name)
+    return Forbidden(f"account {visitor.name!r} has no SUB permission for {kind} {named!r}")

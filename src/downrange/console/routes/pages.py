@@ -44,7 +44,8 @@ async def group(visit: Visit) -> Response:
 async def waiting(visit: Visit) -> Response:
     """Delayed messages, timed messages and halves of transactions."""
     page = await visit.console.view.waiting()
-    may_read = visit.known_visitor.may_read
+    # Brokers keep the topics of these messages as they know them, with the namespace.
+    may_read = visit.known_visitor.may_read_named
     halves = tuple(each for each in page.newest_halves if may_read(each.topic))
     delayed = tuple(each for each in page.delayed if may_read(each.topic))
     return visit.page("waiting.html", replace(page, newest_halves=halves, delayed=delayed))

@@ -34,7 +34,8 @@ if (panel) {
     link.textContent = message.message_id;
     link.href = `/message?${new URLSearchParams({ topic: message.topic, id: message.offset_id })}`;
     cell(row, "", "code").replaceChildren(link);
-    cell(row, message.preview, "code cut");
+    if (message.problem) cell(row, fill(panel.dataset.unreadable, message), "cut faint").title = message.problem;
+    else cell(row, message.preview, "code cut");
     while (rows.rows.length > ROWS_MAX) rows.deleteRow(-1);
   }
 

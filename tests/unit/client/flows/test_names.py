@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from downrange.client.flows.names import (
+    namespace_in_use,
     namespace_of_endpoint,
     with_namespace,
     without_namespace,
@@ -100,3 +101,11 @@ def test_a_user_gets_back_the_name_that_was_given(prefix: str, name: str) -> Non
 )
 def test_the_host_of_an_instance_names_a_namespace(address: str, namespace: str | None) -> None:
     assert namespace_of_endpoint(address) == namespace
+
+
+def test_a_given_namespace_comes_before_that_of_the_first_address() -> None:
+    addresses = ["MQ_INST_1_2.host:80", "MQ_INST_1_3.host:80"]
+    assert namespace_in_use(None, addresses) == "MQ_INST_1_2"
+    assert namespace_in_use("ns", addresses) == "ns"
+    assert namespace_in_use(None, ["127.0.0.1:9876"]) is None
+    assert namespace_in_use(None, []) is None

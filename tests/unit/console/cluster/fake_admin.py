@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from downrange import (
     AllProgress,
+    ClientOptions,
     ClusterFacts,
     GroupSummary,
     NameServerFacts,
@@ -61,6 +64,11 @@ def message(
     )
 
 
+def compressed(body: bytes, offset: int = 0, **place: Any) -> ReceivedMessage:
+    """Return a stored message whose body is, or claims to be, compressed by zlib."""
+    return replace(message(offset, body, **place), compression="zlib")
+
+
 class FakeAdmin:
     """Answers as `AsyncAdmin` does.
 
@@ -72,6 +80,9 @@ class FakeAdmin:
         calls: The names of methods that were called, with their first argument.
         is_gone: Whether no server answers.
         sent: What was sent again: (topic, message id).
+        reading: Queues that are read at this moment.
+        reading_max: The most queues that were read at a moment.
+        client: Its client, which has options only.
     """
 
     def __init__(self) -> None:
@@ -84,6 +95,9 @@ class FakeAdmin:
         self.calls: list[tuple[str, Any]] = []
         self.broken: dict[str, Exception] = {}
         self.is_gone = False
+        self.reading = 0
+        self.reading_max = 0
+        self.client = SimpleNamespace(options=ClientOptions())
 
     def add(self, *messages: ReceivedMessage) -> None:
         """Store messages."""
@@ -181,9 +195,20 @@ class FakeAdmin:
         return later[0] if later else self.queues[queue][-1].offset + 1
 
     async def read_queue(
-        self, queue: QueueId, offset: int, *, max_count: int = 32, **_: Any
+        self,
+        queue: QueueId,
+        offset: int,
+        *,
+        max_count: int = 32,
+        decode_body: bool = True,
+        **_: Any,
     ) -> QueueMessages:
         self._called("read_queue", queue)
+        assert not decode_body, "a body that cannot be decompressed would hide all others"
+        self.reading += 1
+        self.reading_max = max(self.reading, self.reading_max)
+        await asyncio.sleep(0)
+        self.reading -= 1
         stored = self.queues[queue]
         found = [each for each in stored if each.offset >= offset][:max_count]
         end = stored[-1].offset + 1 if stored else 0
@@ -202,9 +227,10 @@ class FakeAdmin:
         return "NEW"
 
     async def query_messages(
-        self, topic: str, key: str, *, max_count: int = 32, **_: Any
+        self, topic: str, key: str, *, max_count: int = 32, decode_body: bool = True, **_: Any
     ) -> list[ReceivedMessage]:
         self._called("query_messages", key)
+        assert not decode_body, "a body that cannot be decompressed would hide all others"
         await self.topic_route(topic)
         return [each for each in self._of(topic) if key in each.keys][:max_count]
 

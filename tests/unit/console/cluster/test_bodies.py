@@ -1,14 +1,24 @@
 from __future__ import annotations
 
 import ast
+import tracemalloc
+import zlib
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import pytest
 
 from downrange.console.cluster import limits
-from downrange.console.cluster.bodies import body_of, hex_lines, message_row, preview
+from downrange.console.cluster.bodies import (
+    body_of,
+    decoded,
+    hex_lines,
+    message_row,
+    preview,
+    preview_of,
+)
 from downrange.console.cluster.python_source import source_of
-from tests.unit.console.cluster.fake_admin import at, message
+from tests.unit.console.cluster.fake_admin import at, compressed, message
 
 if TYPE_CHECKING:
     from downrange import Message
@@ -35,6 +45,35 @@ def test_json_is_shown_indented_and_text_as_it_is() -> None:
     assert body_of(message(0, b"12")).json is None
     assert body_of(message(0, b"[" * 20_000)).json is None
     assert body_of(message(0, b"\xff\x00")).text is None
+
+
+def test_half_of_a_surrogate_pair_is_shown_as_it_was_written() -> None:
+    body = body_of(message(0, rb'{"a": "\ud800", "b": "\u00e9"}'))
+    assert body.json == '{\n  "a": "\\ud800",\n  "b": "\\u00e9"\n}'
+    assert msgspec.json.encode(body)
+    pair = body_of(message(0, rb'["\ud83d\ude00"]'))
+    assert pair.json == '[\n  "\U0001f600"\n]'
+
+
+def test_a_row_has_the_start_of_a_compressed_body_or_why_it_has_not() -> None:
+    row = message_row(compressed(zlib.compress(b"hello")))
+    assert (row.preview, row.body_bytes, row.problem) == ("hello", 5, None)
+    row = message_row(compressed(b"not zlib"))
+    assert (row.preview, row.body_bytes) == ("", 8)
+    assert str(row.problem).startswith("ZLIB body: cannot be decompressed")
+    assert preview_of(compressed(b"not zlib")) == row.problem
+
+
+def test_a_body_that_is_large_when_decompressed_is_shown_on_its_own_page_only() -> None:
+    large = compressed(zlib.compress(bytes(limits.LISTED_BODY_BYTES + 1)))
+    tracemalloc.start()
+    row = message_row(large)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert "at most 1048576 bytes" in str(row.problem)
+    assert peak < 4 * limits.LISTED_BODY_BYTES
+    shown, problem = decoded(large)
+    assert (len(shown.body), problem) == (limits.LISTED_BODY_BYTES + 1, None)
 
 
 def test_a_long_body_is_cut_between_characters() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, cast
 
 import click
 import pytest
@@ -16,6 +16,8 @@ from downrange.console.cluster.actions.messages import DeliverToGroup, SendAgain
 from downrange.console.cluster.actions.offsets import CloneOffsets, ResetOffsets, SkipMessages
 from downrange.console.cluster.actions.topics import AlterTopic, CreateTopic, DeleteTopic
 from downrange.console.cluster.problems import NotConfirmed
+from downrange.errors import OptionError
+from tests.unit.console.cluster.fake_admin import FakeAdmin
 
 if TYPE_CHECKING:
     from downrange.console.cluster.actions.action import Command
@@ -74,7 +76,15 @@ ACTIONS: list[Command] = [
 
 @pytest.mark.parametrize("action", ACTIONS, ids=lambda action: action.name)
 def test_the_command_line_is_accepted_by_the_program(action: Command) -> None:
-    words = shlex.split(command_line(action, "ns:9876"))
+    values = values_of(command_line(action, "ns:9876", "tenant"))
+    assert values["name_server"] == "ns:9876"
+    assert values["namespace"] == "tenant"
+    assert action.target in _texts(values)
+
+
+def values_of(line: str) -> dict[str, Any]:
+    """Return what the program reads in a command line; it raises for a word that it refuses."""
+    words = shlex.split(line)
     assert words.pop(0) == "downrange"
     command: click.Command = app
     # Commands keep their help option, so it must be the one that users get.
@@ -84,9 +94,8 @@ def test_the_command_line_is_accepted_by_the_program(action: Command) -> None:
         assert found is not None
         command, context = found, click.Context(found, info_name=name, parent=context)
     with context:
-        command.parse_args(context, words)  # raises for a word that is not accepted
-    assert context.params["name_server"] == "ns:9876"
-    assert action.target in _texts(context.params)
+        command.parse_args(context, words)
+    return context.params
 
 
 def _texts(values: dict[str, object]) -> set[object]:
@@ -95,11 +104,41 @@ def _texts(values: dict[str, object]) -> set[object]:
     return {text for part in flat for text in part}
 
 
+def test_numbers_of_a_command_line_are_not_rounded() -> None:
+    send = SendMessage(topic="t", body="", deliver_in=86400.123)
+    assert "--deliver-in 86400.123 " in command_line(send)
+    resend = ResendDeadLetters(group="g", ids=("A",), rate=999.99951)
+    assert "--rate 999.99951 " in command_line(resend)
+
+
+async def test_dead_letters_at_a_rate_that_takes_too_long_are_refused() -> None:
+    """The time of an action is 600 s; it would end in the middle."""
+    slow = ResendDeadLetters(group="g", ids=("A",) * 481, rate=1.0)
+    with pytest.raises(OptionError, match=r"481 dead letters at rate=1\.0 take 481 s"):
+        await slow.run(cast("Any", FakeAdmin()))
+
+
 def test_a_command_line_without_an_address_has_no_option_for_it() -> None:
     assert command_line(SendAgain(topic="t", message_id="ID")) == "downrange message resend -- t ID"
     assert command_line(SendMessage(topic="t", body=ODD), "ns:1;ns:2") == (
         "downrange send --name-server 'ns:1;ns:2' -- t " + shlex.quote(ODD)
     )
+
+
+@pytest.mark.parametrize(
+    ("to", "shown"),
+    [
+        ("2026-01-31T12:00", "2026-01-31T12:00:00+00:00"),
+        (" 2026-01-31 ", "2026-01-31T00:00:00+00:00"),
+        ("2026-01-31T12:00+08:00", "2026-01-31T12:00+08:00"),
+        ("20260131", "20260131"),
+        ("15m", "15m"),
+        ("earliest", "earliest"),
+    ],
+)
+def test_a_reset_means_the_same_time_in_a_shell_of_another_zone(to: str, shown: str) -> None:
+    arguments = ResetOffsets(group="g", topic="t", to=to).arguments
+    assert arguments[arguments.index("--to") + 1] == shown
 
 
 @pytest.mark.parametrize("action", ACTIONS, ids=lambda action: action.name)

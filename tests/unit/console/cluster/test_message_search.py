@@ -5,9 +5,10 @@ from typing import TYPE_CHECKING, Any, cast
 import pytest
 
 from downrange.console.cluster import limits
-from downrange.console.cluster.message_search import search
+from downrange.console.cluster.message_search import Budget, search
+from downrange.console.cluster.scan import read_end
 from downrange.errors import OptionError, RouteNotFound
-from tests.unit.console.cluster.fake_admin import FakeAdmin, at, message
+from tests.unit.console.cluster.fake_admin import FakeAdmin, at, compressed, message
 
 if TYPE_CHECKING:
     from downrange.console.cluster.pages.messages import SearchResult
@@ -103,6 +104,40 @@ async def test_a_scan_ends_at_each_limit_and_says_so(
         result = await found(stored(), text, rows=100)
         assert result.stopped == stopped
         assert result.notes[0].values == {"scanned": result.scanned, "stopped": stopped}
+
+
+async def test_a_scan_looks_at_its_limits_after_each_batch(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(limits, "SCAN_BYTES_MAX", 3_000)
+    admin = stored(queues=100)
+    for text in ("", at(1000.0).isoformat()):
+        result = await found(admin, text, rows=100)
+        assert result.stopped == "bytes"
+        assert result.scanned <= 300 + 32 * limits.QUEUES_AT_ONCE
+    assert admin.reading_max == limits.QUEUES_AT_ONCE
+
+
+@pytest.mark.parametrize("text", ["", "0:0", "1970-01-01T00:00:01Z", "key=k"])
+async def test_a_body_that_cannot_be_decompressed_is_found_with_the_problem(text: str) -> None:
+    admin = FakeAdmin()
+    admin.add(compressed(b"not zlib", KEYS="k"), message(1, KEYS="k"))
+    rows = sorted((await found(admin, text)).messages, key=lambda row: row.offset)
+    assert [row.preview for row in rows] == ["", "body"]
+    assert "cannot be decompressed" in str(rows[0].problem)
+
+
+async def test_the_end_of_a_topic_is_read_some_queues_at_a_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(limits, "SCAN_MAX", 300)
+    admin = stored(queues=50)
+    states = await admin.topic_stats("orders")
+    budget = Budget()
+    messages, stopped = await read_end(cast("Any", admin), states, 20, budget)
+    assert (len(messages), stopped) == (budget.scanned, "scanned")
+    assert budget.scanned <= 300 + 20 * limits.QUEUES_AT_ONCE
+    assert admin.reading_max == limits.QUEUES_AT_ONCE
 
 
 async def test_wrong_input_is_refused_before_anything_is_read() -> None:

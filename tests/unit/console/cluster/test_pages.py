@@ -9,11 +9,13 @@ from typing import Any, cast
 import pytest
 
 from downrange import (
+    ClientOptions,
     DeadLetterPage,
     DeadMessage,
     GroupMembers,
     GroupSummary,
     Member,
+    NameServerFacts,
     TopicFilter,
     TopicName,
     TopicProgress,
@@ -53,6 +55,7 @@ from downrange.errors import (
 )
 from downrange.model import QueueId
 from tests.unit.console.cluster.fake_admin import FakeAdmin, at, figures, message
+from tests.unit.console.cluster.test_commands import values_of
 
 BROKEN = ServerFailure(1, "broken", "a:1", "orders")
 GONE = ConnectFailed("a:1", "connection refused")
@@ -162,11 +165,15 @@ async def test_queues_of_other_brokers_are_shown_while_one_is_down() -> None:
         await read_states(cast("Any", admin), "orders")
 
 
-async def test_an_order_by_rate_goes_by_the_sweep_and_says_how_old_it_is() -> None:
+async def test_an_order_by_rate_goes_by_the_sweep_and_says_how_old_it_is(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now = datetime.now(UTC).timestamp()
+    monkeypatch.setattr("downrange.console.cluster.topic_pages.time.time", lambda: now)
     admin = FakeAdmin()
     for name, count in (("quiet", 1), ("busy", 5)):
         admin.add(*(message(offset, topic=name) for offset in range(count)))
-    poller = poller_of(admin)
+    poller = Poller(cast("Any", admin), ("ns:9876",), now=lambda: now)
     request = ListRequest(sort="messages", is_descending=True)
     before = await topics_page(poller, request)
     assert before.notes[0].values == {"known": 2, "topics": 2, "age": 0}
@@ -296,6 +303,19 @@ async def test_a_trace_that_cannot_be_read_does_not_hide_a_message() -> None:
     assert (page.deliveries, page.body.text) == ((), "body")
 
 
+async def test_a_message_is_shown_with_a_command_and_source_for_its_namespace() -> None:
+    admin = FakeAdmin()
+    admin.client.options = ClientOptions(namespace="ns1")
+    admin.add(message(0, topic="-x", UNIQ_KEY="U"))
+    admin.topic_groups = _raising  # type: ignore[attr-defined]
+    page = await message_detail(cast("Any", admin), "-x", "U", "ns:9876")
+    assert page.command.startswith("downrange message show ")
+    values = values_of(page.command)
+    given = [values[name] for name in ("name_server", "namespace", "topic", "message_id")]
+    assert given == ["ns:9876", "ns1", "-x", "U"]
+    assert "client_options=mq.ClientOptions(namespace='ns1')" in page.python
+
+
 async def _raising(*_: Any, **__: Any) -> Any:
     raise BROKEN
 
@@ -418,7 +438,7 @@ async def test_an_export_that_is_too_large_is_not_cut_silently(
     (one,) = await export("jsonl", letters[1].message.offset_id)
     assert one.count(b"\n") == 1
     monkeypatch.setattr(limits, "EXPORT_MAX", 100)
-    (sheet,) = await export("csv")
+    sheet = b"".join(await export("csv"))
     assert sheet.startswith(b"group,")
     assert sheet.count(b"\r\n") == 5
     letters = ()
@@ -503,6 +523,26 @@ def test_disks_are_those_that_a_broker_tells() -> None:
     assert (index.path, index.used) == ("/data/consumequeue", None)
     log, index = disks_of({"commitLogDiskRatio": "7"}, {})
     assert (log.path, log.used, log.total, index.path) == (None, None, None, None)
+
+
+async def test_the_password_of_an_administrator_is_hidden_wherever_a_page_has_it() -> None:
+    """Apache 5.x: the name of the setting says nothing of it."""
+    secrets = {"initAuthenticationUser": '{"username":"root","password":"hunter2"}'}
+    admin = FakeAdmin()
+
+    async def broker_settings(broker: str, **_: Any) -> dict[str, dict[str, str]]:
+        return {broker: secrets}
+
+    async def name_servers(**_: Any) -> list[NameServerFacts]:
+        return [NameServerFacts(address="ns:9876", settings=secrets)]
+
+    admin.broker_settings = broker_settings  # type: ignore[method-assign]
+    admin.name_servers = name_servers  # type: ignore[method-assign]
+    poller = poller_of(admin)
+    await poller.poll()
+    assert (await broker_detail(poller, "a")).settings == {"initAuthenticationUser": HIDDEN}
+    (server,) = (await brokers_page(poller)).name_servers
+    assert server.settings == {"initAuthenticationUser": HIDDEN}
 
 
 def test_values_of_secrets_are_hidden() -> None:

@@ -1,11 +1,17 @@
 from __future__ import annotations
 
+import time
 from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING
 
 import pytest
 
+from downrange.console.cluster.actions.offsets import read_target
 from downrange.console.cluster.search_text import read_search
 from downrange.errors import OptionError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 NOW = datetime(2026, 1, 31, 12, tzinfo=UTC)
 UNIQUE = "C000020210F2B667E23C569E603D0001"
@@ -39,6 +45,24 @@ UNIQUE = "C000020210F2B667E23C569E603D0001"
 )
 def test_a_text_is_taken_for_the_likeliest_form(text: str, kind: str) -> None:
     assert read_search(text, NOW).kind == kind
+
+
+@pytest.fixture
+def far_zone(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A machine whose zone is not UTC."""
+    with monkeypatch.context() as patched:
+        patched.setenv("TZ", "Asia/Shanghai")
+        time.tzset()
+        yield
+    time.tzset()
+
+
+@pytest.mark.usefixtures("far_zone")
+def test_a_time_without_a_zone_is_in_utc_as_the_pages_say() -> None:
+    assert read_search("2026-01-31T12:00", NOW).at == NOW
+    assert read_search("time=2026-01-31T12:00", NOW).at == NOW
+    assert read_search("2026-01-31T12:00+01:00", NOW).at == NOW - timedelta(hours=1)
+    assert read_target("2026-01-31T12:00", None, NOW) == NOW
 
 
 def test_values_are_read() -> None:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import zlib
 from typing import Any, cast
 
 import pytest
@@ -9,7 +10,7 @@ from downrange.console.cluster.message_filters import filter_of
 from downrange.console.cluster.pages.messages import TailBatch, TailRequest
 from downrange.console.cluster.tail import Tail
 from downrange.errors import InvalidSql, OptionError, ServerFailure
-from tests.unit.console.cluster.fake_admin import FakeAdmin, message
+from tests.unit.console.cluster.fake_admin import FakeAdmin, compressed, message
 
 
 def tail_of(admin: FakeAdmin, **settings: Any) -> Tail:
@@ -46,6 +47,42 @@ async def test_a_tail_from_the_earliest_reads_in_turns() -> None:
     assert [batch.scanned for batch in (first, second, third)] == [320, 500, 500]
     assert (len(first.messages), first.dropped) == (limits.TAIL_BATCH_ROWS, 270)
     assert first.messages[-1].offset == 319  # the newest are kept
+
+
+async def test_a_body_that_cannot_be_decompressed_is_a_row_of_the_tail() -> None:
+    admin = FakeAdmin()
+    admin.add(compressed(b"not zlib"), compressed(zlib.compress(b"hello"), 1), message(2))
+    tail = tail_of(admin, start="earliest")
+    await tail.start()
+    (batch,) = await turns(tail, 1)
+    assert [row.preview for row in batch.messages] == ["", "hello", "body"]
+    assert "cannot be decompressed" in str(batch.messages[0].problem)
+
+
+async def test_a_turn_reads_a_limited_number_of_bytes_of_each_queue(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(limits, "TAIL_TURN_BYTES", 8_000)
+    admin = FakeAdmin()
+    for queue in range(2):
+        admin.add(*(message(offset, bytes(100), queue=queue) for offset in range(96)))
+    tail = tail_of(admin, start="earliest")
+    await tail.start()
+    batches = await turns(tail, 3)
+    assert [batch.scanned for batch in batches] == [128, 192, 192]
+    assert [batch.matched for batch in batches] == [128, 192, 192]  # what is left comes later
+
+
+async def test_a_tail_reads_some_queues_at_a_time_and_keeps_the_newest_rows() -> None:
+    admin = FakeAdmin()
+    for queue in range(3 * limits.QUEUES_AT_ONCE):
+        admin.add(*(message(offset, queue=queue, second=offset + 1.0) for offset in range(40)))
+    tail = tail_of(admin, start="earliest")
+    await tail.start()
+    (batch,) = await turns(tail, 1)
+    assert admin.reading_max == limits.QUEUES_AT_ONCE
+    assert len(batch.messages) + batch.dropped == batch.matched == 24 * 40
+    assert {row.offset for row in batch.messages} == {37, 38, 39}
 
 
 @pytest.mark.parametrize(
@@ -126,6 +163,22 @@ def test_a_filter_says_which_messages_are_wanted(kind: Any, text: str, is_wanted
     stored = message(0, "Hello é".encode(), TAGS="new", KEYS="Order-7", amount="5")
     request = TailRequest(topic="orders", filter_kind=kind, filter=text)
     assert filter_of(request)(stored) is is_wanted
+
+
+@pytest.mark.parametrize(
+    ("body", "is_wanted"),
+    [
+        (zlib.compress(b"hello"), True),
+        (zlib.compress(b"hello" + bytes(limits.LISTED_BODY_BYTES)), False),
+        (b"not zlib", False),
+    ],
+    ids=["short", "too long", "broken"],
+)
+def test_a_text_is_looked_for_in_compressed_bodies_up_to_a_size(
+    body: bytes, is_wanted: bool
+) -> None:
+    request = TailRequest(topic="orders", filter_kind="text", filter="hello")
+    assert filter_of(request)(compressed(body)) is is_wanted
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,9 @@
 from __future__ import annotations
 
+import zlib
+
+import pytest
+
 from downrange.client.flows.producing.trace_records import (
     EndTransactionTrace,
     PubTrace,
@@ -11,7 +15,7 @@ from downrange.client.flows.producing.trace_records import (
     encode_contexts,
 )
 from downrange.console.cluster.trace_steps import TraceFigures, steps_of
-from tests.unit.console.cluster.fake_admin import at, message
+from tests.unit.console.cluster.fake_admin import at, compressed, message
 
 
 def pub(message_id: str, *, at_ms: int = 1000, cost_ms: int = 20, **more: object) -> PubTrace:
@@ -117,6 +121,28 @@ def test_odd_records_do_not_break_a_time_line() -> None:
     assert (steps[1].detail, steps[1].seconds) == ("result 77", None)
     assert steps[2].at == at(9.0)  # an impossible time is replaced by the store time
     assert steps_of(traced(*odd), "") == []  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("cost_ms", [10**15, 10**330], ids=["years", "no float"])
+def test_a_duration_that_cannot_be_is_not_known(cost_ms: int) -> None:
+    records: list[TraceRecord] = [pub("A", cost_ms=cost_ms), after("A", cost_ms=cost_ms)]
+    send, process = steps_of(traced(*records), "A")  # type: ignore[arg-type]
+    assert (send.seconds, process.seconds, process.at) == (None, None, at(2.6))
+    figures = TraceFigures()
+    for trace in traced(*records, pub("B", cost_ms=10)):
+        figures.add(trace)  # type: ignore[arg-type]
+    sends, processes = figures.rows()
+    assert (sends.count, sends.max, processes.max) == (2, 0.01, None)
+
+
+def test_a_trace_that_cannot_be_decompressed_does_not_hide_the_others() -> None:
+    body = encode_contexts([pub("A")])
+    traces = [compressed(b"not zlib"), compressed(zlib.compress(body, 9))]
+    assert [step.step for step in steps_of(traces, "A")] == ["send"]
+    figures = TraceFigures()
+    for trace in traces:
+        figures.add(trace)
+    assert figures.records == 1
 
 
 def test_a_report_adds_up_records_by_topic_step_and_group() -> None:

@@ -47,6 +47,7 @@ from downrange.client.flows.routing.selectors import by_hash
 from downrange.client.flows.validation import RESERVED_PROPERTIES, check_group
 from downrange.errors import NotFound, OptionError, RocketMQError, RouteNotFound
 from downrange.wire.codes import ResponseCode
+from downrange.wire.compression import flags_named
 from downrange.wire.fields import request_command
 from downrange.wire.headers import SendRequestV2
 from downrange.wire.limits import INT32_MAX
@@ -104,6 +105,7 @@ def dead_letters(
     end: datetime | None = None,
     after: Mapping[QueueId, int] | None = None,
     max_count: int = 100,
+    decode_body: bool = True,
     deadline: float,
 ) -> Flow[DeadLetterPage]:
     """Return a page of the dead letters of a group, by queue and offset.
@@ -115,6 +117,7 @@ def dead_letters(
         end: Only those that died at this time or earlier.
         after: Where to go on: `next` of the page before.
         max_count: Most dead letters of a page.
+        decode_body: Whether to decompress the bodies.
         deadline: When to give up.
 
     Raises:
@@ -124,6 +127,7 @@ def dead_letters(
     """
     check_group(group)
     check_between(1, INT32_MAX, "max_count", max_count)
+    check_flag("decode_body", decode_body)
     end_ms = None if end is None else ms_of("end", end)
     begin_ms = 0 if begin is None else ms_of("begin", begin)
     if after is not None:
@@ -140,7 +144,7 @@ def dead_letters(
         start = yield from _first_offset(core, queue, begin, after, deadline)
         room = max_count - len(letters)
         found, following[queue], is_read = yield from _read_queue(
-            core, queue, start, (begin_ms, end_ms), room, deadline
+            core, queue, start, (begin_ms, end_ms), room, decode_body, deadline
         )
         letters += [_letter(core, group, message) for message in found]
         is_complete = is_complete and is_read
@@ -169,6 +173,7 @@ def _read_queue(
     offset: int,
     times: tuple[int, int | None],
     room: int,
+    decode_body: bool,
     deadline: float,
 ) -> Flow[tuple[list[ReceivedMessage], int, bool]]:
     """Return messages from an offset on, the next offset, and whether these were all.
@@ -184,6 +189,7 @@ def _read_queue(
             offset,
             group=TOOLS_GROUP,
             max_count=min(max(room - len(found), 1), _PULL_COUNT),
+            decode_body=decode_body,
             deadline=deadline,
         )
         for message in batch.messages:
@@ -302,7 +308,12 @@ def _is_resent(core: ClientCore, result: Resent, deadline: float) -> Flow[bool]:
     since = result.letter.died_at - _SKEW
     try:
         yield from view_message(
-            core, result.topic, result.message_id, since=since, deadline=deadline
+            core,
+            result.topic,
+            result.message_id,
+            since=since,
+            decode_body=False,
+            deadline=deadline,
         )
     except NotFound:
         return False
@@ -328,7 +339,10 @@ def _send(
     properties: Mapping[str, str],
     deadline: float,
 ) -> Flow[None]:
-    """Store a message in one attempt: a second one could store it twice."""
+    """Store a message in one attempt: a second one could store it twice.
+
+    A body that is still compressed is sent so, with the flags of its format.
+    """
     queues = yield from publish_queues(core, topic, deadline=deadline)
     word = properties.get(PropertyKey.SHARDING_KEY) or properties[PropertyKey.UNIQUE_KEY]
     chosen = queues[abs(by_hash(word).hash_code) % len(queues)]
@@ -340,7 +354,7 @@ def _send(
         default_topic=DEFAULT_TOPIC,
         default_topic_queue_nums=len(queues),
         queue_id=target.number,
-        sys_flag=0,
+        sys_flag=flags_named(message.compression),
         born_timestamp=core.clock.wall_ms(),
         flag=message.flag,
         properties=encode_properties(properties),
@@ -379,7 +393,7 @@ def retry_now(
     """
     check_group(group)
     check_name("topic", topic)
-    found = yield from view_message(core, topic, message_id, deadline=deadline)
+    found = yield from view_message(core, topic, message_id, decode_body=False, deadline=deadline)
     origin = found.properties.get(PropertyKey.RETRY_TOPIC) or found.topic
     properties = _properties(core, found, origin)
     new_id = core.unique_ids.make(core.clock.wall_ms())
@@ -414,7 +428,7 @@ def send_again(core: ClientCore, topic: str, message_id: str, *, deadline: float
         RocketMQError: A broker did not answer, or refused.
     """
     check_name("topic", topic)
-    found = yield from view_message(core, topic, message_id, deadline=deadline)
+    found = yield from view_message(core, topic, message_id, decode_body=False, deadline=deadline)
     properties = _properties(core, found, None)
     new_id = core.unique_ids.make(core.clock.wall_ms())
     properties[PropertyKey.UNIQUE_KEY.value] = new_id

@@ -5,6 +5,7 @@ Names have no namespace here; it is added for the servers.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from downrange.checks import check_between, check_flag, check_name
@@ -15,11 +16,13 @@ from downrange.client.flows.effects import CALLS_AT_ONCE, Flow, Gather
 from downrange.client.flows.names import with_namespace, without_namespace
 from downrange.client.flows.routing.lookup import find_any_replicas, find_route
 from downrange.errors import MalformedId, NotFound, RocketMQError
+from downrange.model import ReceivedMessage
 from downrange.wire.codes import ResponseCode
 from downrange.wire.fields import request_command
 from downrange.wire.headers import QueryByKeyRequest, ViewRequest
 from downrange.wire.ids import OffsetId, parse_offset_id
 from downrange.wire.limits import INT32_MAX, INT64_MAX
+from downrange.wire.reply_messages import messages_in
 from downrange.wire.system_names import TOOLS_GROUP
 
 if TYPE_CHECKING:
@@ -27,7 +30,7 @@ if TYPE_CHECKING:
 
     from downrange.client.flows.client_core import ClientCore
     from downrange.client.flows.routing.routes import Route
-    from downrange.model import QueueId, ReceivedMessage
+    from downrange.model import QueueId
 
 _SUCCESS: Final = int(ResponseCode.SUCCESS)
 _NOT_FOUND: Final = int(ResponseCode.QUERY_NOT_FOUND)
@@ -117,8 +120,10 @@ def _view(
     messages = read_messages(core, reply.body, broker, decode_body=decode_body)
     if not messages:
         raise NotFound(_NOT_FOUND, "an empty answer", address, route.topic)
-    # Apache's brokers look at the offset only.
-    if messages[0].topic != without_namespace(route.topic, core.options.namespace):
+    # Apache's brokers look at the offset only. The names are compared as the broker has them: for
+    # users, `orders` outside of the namespace and `orders` in it are the same.
+    (stored, *_) = messages_in(reply.body, broker, ReceivedMessage, body_bytes_max=None)
+    if stored.topic != route.topic:
         remark = f"the message at offset {place.log_offset} is of another topic"
         raise NotFound(_NOT_FOUND, remark, address, route.topic)
     return messages[0]
@@ -132,6 +137,7 @@ def query_messages(
     max_count: int = 32,
     begin: datetime | None = None,
     end: datetime | None = None,
+    decode_body: bool = True,
     deadline: float,
 ) -> Flow[list[ReceivedMessage]]:
     """Return messages by one of their keys, from all brokers of a topic.
@@ -143,6 +149,7 @@ def query_messages(
         max_count: Most messages; the newest are returned.
         begin: Stored at this time or later.
         end: Stored at this time or earlier.
+        decode_body: Whether to decompress the bodies.
         deadline: When to give up.
 
     Returns:
@@ -155,6 +162,7 @@ def query_messages(
     check_name("topic", topic)
     check_name("key", key)
     check_between(1, INT32_MAX, "max_count", max_count)
+    check_flag("decode_body", decode_body)
     name = with_namespace(topic, core.options.namespace)
     header = QueryByKeyRequest(
         topic=name,
@@ -165,7 +173,7 @@ def query_messages(
         is_unique_key=False,
     )
     route = yield from find_route(core, name, deadline)
-    found = yield from _query_all(core, route, header, deadline)
+    found = yield from _query_all(core, route, header, deadline, decode_body)
     # The index stores only hashes, so other keys may be among the results.
     shown = without_namespace(name, core.options.namespace)
     exact = [message for message in found if message.topic == shown and key in message.keys]
@@ -177,7 +185,7 @@ def _query_all(
     route: Route,
     header: QueryByKeyRequest,
     deadline: float,
-    decode_body: bool = True,
+    decode_body: bool,
 ) -> Flow[list[ReceivedMessage]]:
     """Ask one replica of each broker; return the messages by store time."""
     targets = find_any_replicas(route)
@@ -215,7 +223,13 @@ def _query(
 
 
 def read_queue(
-    core: ClientCore, queue: QueueId, offset: int, *, max_count: int = 32, deadline: float
+    core: ClientCore,
+    queue: QueueId,
+    offset: int,
+    *,
+    max_count: int = 32,
+    decode_body: bool = True,
+    deadline: float,
 ) -> Flow[QueueMessages]:
     """Return messages of a queue from an offset on, without a group of their own.
 
@@ -228,6 +242,7 @@ def read_queue(
         queue: The queue.
         offset: The first offset.
         max_count: The most messages.
+        decode_body: Whether to decompress the bodies.
         deadline: When to give up.
 
     Raises:
@@ -236,18 +251,19 @@ def read_queue(
     """
     check_between(0, INT64_MAX, "offset", offset)
     check_between(1, INT32_MAX, "max_count", max_count)
-    batch = yield from pull(
-        core, queue, offset, group=TOOLS_GROUP, max_count=max_count, deadline=deadline
+    check_flag("decode_body", decode_body)
+    read = partial(
+        pull,
+        core,
+        queue,
+        group=TOOLS_GROUP,
+        max_count=max_count,
+        decode_body=decode_body,
+        deadline=deadline,
     )
+    batch = yield from read(offset)
     if batch.status is PullStatus.MOVED and batch.next_offset > offset:
-        batch = yield from pull(
-            core,
-            queue,
-            batch.next_offset,
-            group=TOOLS_GROUP,
-            max_count=max_count,
-            deadline=deadline,
-        )
+        batch = yield from read(batch.next_offset)
     return QueueMessages(
         queue=queue,
         messages=tuple(batch.messages),

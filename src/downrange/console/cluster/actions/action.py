@@ -9,8 +9,11 @@ from typing import TYPE_CHECKING, ClassVar, Literal, Protocol, TypeAlias
 from downrange.console.cluster.problems import NotConfirmed
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from downrange import AsyncAdmin
     from downrange.console.cluster.pages.groups import ResetPreview
+    from downrange.console.cluster.sending_admin import SendingAdmin
 
 #: The right that an account needs for an action: to send to a topic, or to administer the cluster.
 Right: TypeAlias = Literal["publish", "admin"]
@@ -84,7 +87,7 @@ class Command(Protocol):
 class Action(Command, Protocol):
     """Something that changes a cluster."""
 
-    async def run(self, admin: AsyncAdmin) -> ActionResult:
+    async def run(self, admin: SendingAdmin) -> ActionResult:
         """Do it.
 
         Raises:
@@ -102,18 +105,32 @@ class ResettingAction(Action, Protocol):
         ...
 
 
-def command_line(action: Command, name_servers: str | None = None) -> str:
-    """Return the equal command line, quoted for a shell.
+def command_line(
+    action: Command, name_servers: str | None = None, namespace: str | None = None
+) -> str:
+    """Return the equal command line of an action, quoted for a shell.
 
     Args:
         action: The action.
         name_servers: Added as `--name-server`; left out if not given.
+        namespace: Added as `--namespace`; left out if not given.
     """
-    words = ["downrange", *action.arguments]
+    return shell_line(action.arguments, name_servers, namespace)
+
+
+def shell_line(
+    arguments: Iterable[str], name_servers: str | None = None, namespace: str | None = None
+) -> str:
+    """Return a command line of `downrange` with these words, and with connection options."""
+    words = ["downrange", *arguments]
+    options: list[str] = []
     if name_servers is not None:
-        # Options go before `--`, after which everything is an argument.
-        at = words.index("--") if "--" in words else len(words)
-        words[at:at] = ["--name-server", name_servers]
+        options += ["--name-server", name_servers]
+    if namespace is not None:
+        options += ["--namespace", namespace]
+    # Options go before `--`, after which everything is an argument.
+    at = words.index("--") if "--" in words else len(words)
+    words[at:at] = options
     return shlex.join(words)
 
 

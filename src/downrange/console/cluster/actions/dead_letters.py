@@ -54,7 +54,7 @@ class ResendDeadLetters:
         if self.to != "topic":
             words += ["--to", self.to]
         if self.rate is not None:
-            words += ["--rate", f"{self.rate:g}"]
+            words += ["--rate", repr(self.rate)]
         if self.again:
             words.append("--again")
         return (*words, "--", self.group)
@@ -92,6 +92,13 @@ class ResendDeadLetters:
             )
         if self.rate is not None and not 0 < self.rate <= limits.RESEND_RATE_MAX:
             raise OptionError(f"rate={self.rate} is not between 0 and {limits.RESEND_RATE_MAX:g}")
+        if self.rate is not None and len(self.ids) > self.rate * limits.RESEND_SECONDS_MAX:
+            raise OptionError(
+                f"{len(self.ids)} dead letters at rate={self.rate} take "
+                f"{len(self.ids) / self.rate:,.0f} s, more than {limits.RESEND_SECONDS_MAX:g} s, "
+                "so nothing was sent: select fewer, give a higher rate, or use `downrange dlq "
+                "resend`, which has no limit"
+            )
 
 
 def _resent(result: Resent) -> ResentLetter:

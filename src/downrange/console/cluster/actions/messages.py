@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar, Final
 
-from downrange import AsyncProducer, Message
+from downrange import Message
 from downrange.console.cluster import limits
 from downrange.console.cluster.actions.action import result_of
 from downrange.console.cluster.message_ids import check_place
@@ -14,9 +14,8 @@ from downrange.errors import OptionError
 if TYPE_CHECKING:
     from downrange import AsyncAdmin
     from downrange.console.cluster.actions.action import ActionResult, Right
+    from downrange.console.cluster.sending_admin import SendingAdmin
 
-#: The producer group of messages that are sent from the console.
-PRODUCER_GROUP: Final = "downrange-console"
 #: Seconds for a member to consume a message; brokers give it 10 s.
 _MEMBER_SECONDS: Final = 12.0
 
@@ -69,10 +68,10 @@ class SendMessage:
         if self.delay_level is not None:
             words += ["--delay-level", str(self.delay_level)]
         if self.deliver_in is not None:
-            words += ["--deliver-in", f"{self.deliver_in:g}"]
+            words += ["--deliver-in", repr(self.deliver_in)]
         return (*words, "--", self.topic, self.body)
 
-    async def run(self, admin: AsyncAdmin) -> ActionResult:
+    async def run(self, admin: SendingAdmin) -> ActionResult:
         """Send it. `values` of the result: message_id, offset_id, broker, queue, offset."""
         body = self.body.encode()
         if len(body) > limits.SEND_BYTES_MAX:
@@ -91,8 +90,7 @@ class SendMessage:
             delay_level=self.delay_level,
             deliver_in=self.deliver_in,
         )
-        async with AsyncProducer(admin.client, group=PRODUCER_GROUP) as producer:
-            receipt = await producer.send(message)
+        receipt = await admin.send(message)
         return result_of(
             self,
             f"the message was sent to {self.topic!r}",

@@ -36,7 +36,7 @@ class ResetOffsets:
         group: The group.
         topic: The topic.
         to: "earliest", "latest", an offset, a time such as 2026-01-31T12:00+00:00, or an age such
-            as 15m. A time without a zone is one of the console's machine.
+            as 15m. A time without a zone is in UTC.
         shift: Instead of `to`: so many messages on in each queue, or back if below 0.
         queue: Only this queue, as "broker:number".
     """
@@ -61,7 +61,7 @@ class ResetOffsets:
         """The words of the equal command line."""
         words = ["group", "reset", "--apply", "--yes"]
         if self.to is not None:
-            words += ["--to", self.to]
+            words += ["--to", _with_zone(self.to)]
         if self.shift is not None:
             words.append(f"--shift={self.shift}")
         if self.queue is not None:
@@ -179,7 +179,7 @@ class CloneOffsets:
 
 
 def read_target(to: str | None, shift: int | None, now: datetime) -> ResetTarget:
-    """Return where to reset to, as `downrange group reset` reads it.
+    """Return where to reset to, as `downrange group reset` reads it; but a time is in UTC.
 
     Raises:
         OptionError: It is neither a word, an offset, a time nor an age.
@@ -195,7 +195,19 @@ def read_target(to: str | None, shift: int | None, now: datetime) -> ResetTarget
         return "latest"
     if word.isdecimal():
         return int(word)
-    return parse_time("to", to or "", now, "earliest, latest, an offset, ")
+    return parse_time("to", to or "", now, "earliest, latest, an offset, ", zone=UTC)
+
+
+def _with_zone(to: str) -> str:
+    """Return a target for a command line, which takes a time without a zone for a local one."""
+    word = to.strip()
+    try:
+        found = None if word.isdecimal() else datetime.fromisoformat(word)
+    except ValueError:
+        return to  # a word or an age
+    if found is None or found.tzinfo is not None:
+        return to
+    return found.replace(tzinfo=UTC).isoformat()
 
 
 def only_queue(plan: OffsetReset, place: str) -> OffsetReset:

@@ -44,8 +44,9 @@ class DeadLetterRow:
         attempts: How often it was delivered again.
         tags: Its tag.
         keys: Its keys.
-        body_bytes: Size of its body.
+        body_bytes: Size of its body, decompressed; with a problem, as it is stored.
         preview: The start of its body, on one line.
+        problem: Why its body could not be decompressed, as in `MessageRow`.
     """
 
     id: str
@@ -62,6 +63,7 @@ class DeadLetterRow:
     keys: tuple[str, ...]
     body_bytes: int
     preview: str
+    problem: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -29,8 +29,10 @@ class MessageRow:
         keys: Its keys.
         stored_at: When the broker stored it.
         born_at: When the producer made it.
-        body_bytes: Size of its body, decompressed.
+        body_bytes: Size of its body, decompressed; with a problem, as it is stored.
         preview: The start of its body as text, on one line; unprintable characters are replaced.
+        problem: Why its body could not be decompressed for a list. Its own page may show it: there,
+            it may be larger.
     """
 
     topic: str
@@ -45,6 +47,7 @@ class MessageRow:
     born_at: datetime
     body_bytes: int
     preview: str
+    problem: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -191,7 +194,8 @@ class TailRequest:
     Attributes:
         topic: The topic.
         filter_kind: How `filter` is meant: "none", "tags" such as "new || paid", "sql", or "text"
-            that the body, a key or a property contains.
+            that the body, a key or a property contains. A compressed body is looked at if it has
+            at most `limits.LISTED_BODY_BYTES`.
         filter: The filter.
         start: "latest" for new messages only, or "earliest".
     """

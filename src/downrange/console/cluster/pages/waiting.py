@@ -86,7 +86,7 @@ class DelayedMessageRow:
         offset_id: Its id by place, to find it there.
         stored_at: When it was stored.
         keys: Its keys.
-        preview: The start of its body, on one line.
+        preview: The start of its body, on one line; or why it cannot be decompressed.
     """
 
     broker: str
@@ -134,7 +134,7 @@ class HalfMessageRow:
         is_ended: Whether it was committed or rolled back, by the newest records of ends; None when
             they cannot be read, or do not go back so far. Brokers of 5.x write them some seconds
             later.
-        preview: The start of its body, on one line.
+        preview: The start of its body, on one line; or why it cannot be decompressed.
     """
 
     broker: str

@@ -13,7 +13,13 @@ from downrange.client.flows.admin.dead_letters import (
     send_again,
 )
 from downrange.client.flows.admin.reports import DeadLetterPage, DeadMessage, Resent
-from downrange.errors import GroupNotFound, OptionError, RouteNotFound, ServerFailure
+from downrange.errors import (
+    GroupNotFound,
+    MalformedBody,
+    OptionError,
+    RouteNotFound,
+    ServerFailure,
+)
 from downrange.model import QueueId
 from downrange.wire.codes import RequestCode, ResponseCode
 from downrange.wire.command import Command
@@ -78,6 +84,14 @@ def servers_with_letters(
     return servers
 
 
+def servers_with_broken_letter() -> FakeServers:
+    servers = servers_with_letters(1)
+    topic = "%DLQ%billing"
+    broken = record(topic, 0, properties=DEAD, body=b"not zlib", sys_flag=1)
+    servers.answer("a:1", PULL, pulled(topic, {0: broken}))
+    return servers
+
+
 def page_of(servers: FakeServers, **how: Any) -> DeadLetterPage:
     return servers.run(dead_letters(servers.core, "billing", deadline=DEADLINE, **how))
 
@@ -135,6 +149,14 @@ def test_a_group_without_dead_letters_is_empty_unless_it_does_not_exist() -> Non
         servers.run(dead_letters(servers.core, "gone", deadline=DEADLINE))
 
 
+def test_dead_letters_are_listed_though_a_body_cannot_be_decompressed() -> None:
+    servers = servers_with_broken_letter()
+    with pytest.raises(MalformedBody):
+        page_of(servers)
+    (letter,) = page_of(servers, decode_body=False).letters
+    assert (letter.message.body, letter.message.compression) == (b"not zlib", "zlib")
+
+
 # ---- sending again -------------------------------------------------------------------------------
 
 
@@ -165,6 +187,35 @@ def test_a_dead_letter_is_sent_again_with_a_mark() -> None:
     assert len(result.message_id) == 32
     assert result.message_id[8:10] == "FF"
     assert servers.calls[-1][1].body == b"x"
+
+
+def test_a_body_that_is_still_compressed_is_sent_as_it_is() -> None:
+    servers = servers_with_broken_letter()
+    letters = page_of(servers, decode_body=False).letters
+    assert [each.outcome for each in resend(servers, letters)] == ["sent"]
+    assert (sent(servers)[0].sys_flag, servers.calls[-1][1].body) == (0x301, b"not zlib")
+
+
+def test_an_earlier_copy_that_cannot_be_decompressed_is_known() -> None:
+    servers = servers_with_broken_letter()
+    (letter,) = page_of(servers, decode_body=False).letters
+    unique = f"UNIQ_KEY\x01{resent_id(letter)}\x02"
+    copy = record("orders", 5, properties=unique, body=b"not zlib", sys_flag=1)
+    servers.answer("b:1", RequestCode.QUERY_MESSAGE, reply(FOUND, body=copy))
+    assert [each.outcome for each in resend(servers, [letter])] == ["skipped"]
+
+
+def test_copies_of_a_message_stay_compressed() -> None:
+    servers = servers_with_letters()
+    text = "UNIQ_KEY\x01M\x02"
+    stored = record("orders", 5, properties=text, body=b"not zlib", sys_flag=1)
+    servers.answer("a:1", RequestCode.QUERY_MESSAGE, reply(FOUND, body=stored))
+    for flow in (
+        send_again(servers.core, "orders", "M", deadline=DEADLINE),
+        retry_now(servers.core, "billing", "orders", "M", deadline=DEADLINE),
+    ):
+        servers.run(flow)
+        assert (sent(servers)[0].sys_flag, servers.calls[-1][1].body) == (0x301, b"not zlib")
 
 
 def test_a_retry_goes_to_the_group_only() -> None:

@@ -11,6 +11,7 @@ from downrange.client.flows.admin.messages import (
 )
 from downrange.errors import (
     ConnectFailed,
+    MalformedBody,
     NoPermission,
     NotFound,
     RouteNotFound,
@@ -97,6 +98,14 @@ def test_message_of_another_topic_is_not_found() -> None:
     assert found.topic == "orders"
 
 
+def test_message_of_the_same_topic_outside_of_the_namespace_is_not_found() -> None:
+    servers = servers_with(namespace="prod")
+    servers.answer("10.0.0.2:10911", VIEW, reply(body=record("orders", 3)))
+    message_id = str(OffsetId("10.0.0.2", 10911, 3000))  # type: ignore[arg-type]
+    with pytest.raises(NotFound, match="the message at offset 3000 is of another topic"):
+        servers.run(view_message(servers.core, "orders", message_id, deadline=DEADLINE))
+
+
 def test_unique_id_is_looked_up_on_all_brokers_of_the_last_three_days() -> None:
     servers = servers_with("ab", namespace="prod")
     servers.clock.seconds = 1_000_000.0
@@ -146,6 +155,16 @@ def test_messages_with_a_key_come_from_all_brokers_in_the_order_of_storing() -> 
         query_messages(servers.core, "orders", "k1", max_count=2, deadline=DEADLINE)
     )
     assert [message.offset for message in newest] == [7, 2]
+
+
+def test_messages_with_a_key_can_stay_compressed() -> None:
+    servers = servers_with()
+    broken = record("orders", 3, properties="KEYS\x01k1", body=b"not zlib", sys_flag=1)
+    servers.answer("a:1", QUERY, reply(QueryReply(0, 0), body=broken))
+    (found,) = servers.run(
+        query_messages(servers.core, "orders", "k1", decode_body=False, deadline=DEADLINE)
+    )
+    assert (found.body, found.compression) == (b"not zlib", "zlib")
 
 
 def test_messages_of_other_keys_and_topics_with_the_same_hash_are_left_out() -> None:
@@ -239,6 +258,16 @@ def test_an_offset_before_the_first_message_counts_as_the_first() -> None:
     servers.answer("a:1", RequestCode.PULL_MESSAGE, answer)
     found = servers.run(read_queue(servers.core, QUEUE, 0, deadline=DEADLINE))
     assert ([message.offset for message in found.messages], begins) == ([3], [0, 3])
+
+
+def test_a_queue_can_be_read_though_a_body_cannot_be_decompressed() -> None:
+    servers = servers_with()
+    broken = record("orders", 3, body=b"not zlib", sys_flag=1)
+    servers.answer("a:1", RequestCode.PULL_MESSAGE, pulled("orders", {3: broken}))
+    with pytest.raises(MalformedBody):
+        servers.run(read_queue(servers.core, QUEUE, 3, deadline=DEADLINE))
+    found = servers.run(read_queue(servers.core, QUEUE, 3, decode_body=False, deadline=DEADLINE))
+    assert [(each.body, each.compression) for each in found.messages] == [(b"not zlib", "zlib")]
 
 
 def test_an_offset_behind_the_end_returns_nothing() -> None:
