@@ -19,16 +19,18 @@ from downrange.options import MetricsOptions
 from downrange.server.broker.pop.checkpoints import Checkpoint
 from downrange.server.broker.tables.topic_table import READ_WRITE
 from downrange.server.net import http_responder
+from downrange.server.net.http_responder import HttpResponder, Page, ResponderLimits
 from downrange.server.run.broker_server import BrokerServer
 from downrange.server.run.name_server import NameServer
-from downrange.server.run.runner import ServerThread
+from downrange.server.run.runner import ServerThread, new_event_loop
 from downrange.wire.records import Record
 from tests.apache import metric_traffic as traffic
 from tests.embedded.pages import get, metrics_of
+from tests.support.options import PATIENT_CLIENT, PATIENT_PRODUCER
 from tests.support.waiting import WAIT_TIMEOUT, wait_until, wait_until_async
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
 TOPICS = 10_000
@@ -41,6 +43,8 @@ TIMERS = 200_000
 HOLD_MAX = 0.005
 #: Pages that are made at least, and at most while each has a piece that takes too long.
 PAGES, PAGES_MAX = 3, 10
+#: How long a stop may take at most; the time of a request is far longer.
+STOP_SECONDS = 10.0
 
 
 @pytest.fixture(name="cluster")
@@ -55,8 +59,15 @@ def address_of(cluster: mq.Cluster) -> str:
     return address
 
 
+def patient_producer(cluster: mq.Cluster) -> mq.Producer:
+    """Make a producer that sends no message again after a time-out, which would be counted."""
+    return mq.Producer(
+        cluster.name_server, group="g", options=PATIENT_PRODUCER, client_options=PATIENT_CLIENT
+    )
+
+
 def test_a_cluster_shows_what_was_sent_and_received(cluster: mq.Cluster) -> None:
-    with mq.Producer(cluster.name_server, group="g") as producer:
+    with patient_producer(cluster) as producer:
         for number in range(3):
             producer.send(mq.Message("orders", b"%d" % number))
         producer.send_batch([mq.Message("orders", b"x" * 2_000) for _ in range(2)])
@@ -76,7 +87,7 @@ def test_a_cluster_shows_what_was_sent_and_received(cluster: mq.Cluster) -> None
 
 
 def test_sends_that_arrive_together_are_all_counted(cluster: mq.Cluster) -> None:
-    with mq.Producer(cluster.name_server, group="g") as producer:
+    with patient_producer(cluster) as producer:
         futures = [
             producer.submit(mq.Message("orders", b"x" * (2_000 if number % 2 else 100)))
             for number in range(400)
@@ -123,7 +134,7 @@ def test_events_of_all_kinds_are_counted(cluster: mq.Cluster) -> None:
 
 
 def test_popped_messages_that_come_back_are_counted(cluster: mq.Cluster) -> None:
-    with mq.Producer(cluster.name_server, group="g") as producer:
+    with patient_producer(cluster) as producer:
         producer.send(mq.Message("orders", b"1"))
     with mq.SimpleConsumer(cluster.name_server, group="pops", subscribe="orders") as consumer:
         (first,) = wait_until(lambda: consumer.receive(invisible=1.0))
@@ -137,7 +148,7 @@ def test_popped_messages_that_come_back_are_counted(cluster: mq.Cluster) -> None
 
 
 def test_dead_letters_of_all_ways_are_counted(cluster: mq.Cluster) -> None:
-    with mq.Producer(cluster.name_server, group="g") as producer:
+    with patient_producer(cluster) as producer:
         producer.send(mq.Message("orders", b"1"))
     with mq.Admin(cluster.name_server) as admin:
         admin.create_group("pops", retries=0)
@@ -340,6 +351,83 @@ def test_a_peer_that_does_not_read_is_cut_in_time() -> None:
             while piece := slow.recv(1 << 20):
                 found += piece
         assert not found.endswith(b"0\r\n\r\n")
+
+
+def slow_peers(stack: ExitStack, responder: HttpResponder, count: int) -> list[socket.socket]:
+    """Ask for a page that is larger than the buffers of the system, and do not read it."""
+    host, _, port = responder.address.partition(":")
+    peers: list[socket.socket] = []
+    for _ in range(count):
+        peer = stack.enter_context(socket.create_connection((host, int(port)), WAIT_TIMEOUT))
+        peer.sendall(b"GET /large HTTP/1.1\r\n\r\n")
+        peers.append(peer)
+    return peers
+
+
+def in_pieces() -> Page:
+    return Page(200, ("x" * 64_000 for _ in range(1_000)))
+
+
+def in_one() -> Page:
+    return Page(200, "x" * 64_000_000)
+
+
+@pytest.fixture(name="loops", params=["asyncio", "uvloop"])
+def _loops(request: pytest.FixtureRequest) -> Callable[[], asyncio.AbstractEventLoop]:
+    return asyncio.new_event_loop if request.param == "asyncio" else new_event_loop
+
+
+@pytest.mark.parametrize("make_page", [in_pieces, in_one])
+def test_peers_that_do_not_read_hold_nothing_after_their_time(
+    loops: Callable[[], asyncio.AbstractEventLoop], make_page: Callable[[], Page]
+) -> None:
+    """Their buffers, sockets and tasks stayed for ever, and did not count as connections."""
+
+    async def run() -> None:
+        limits = ResponderLimits(connections_max=4, timeout=0.2)
+        responder = HttpResponder({"/large": make_page}, "127.0.0.1", 0, limits)
+        await responder.start()
+        with ExitStack() as stack:
+            for _ in range(3):
+                peers = slow_peers(stack, responder, 4)
+                for peer in peers:
+                    assert await asyncio.to_thread(peer.recv, 12) == b"HTTP/1.1 200"
+                await wait_until_async(lambda: len(asyncio.all_tasks()) == 1)
+                assert not responder._open
+                assert len(await asyncio.to_thread(rest_of, peers[0])) < 64_000_000
+        await responder.stop()
+
+    with asyncio.Runner(loop_factory=loops) as runner:
+        runner.run(run())
+
+
+def rest_of(peer: socket.socket) -> bytes:
+    """Read until the server ends the connection."""
+    found = bytearray()
+    while piece := peer.recv(1 << 20):
+        found += piece
+    return bytes(found)
+
+
+def test_a_stop_cuts_peers_that_do_not_read(
+    loops: Callable[[], asyncio.AbstractEventLoop],
+) -> None:
+    problems: list[dict[str, Any]] = []
+
+    async def run() -> None:
+        asyncio.get_running_loop().set_exception_handler(lambda _, each: problems.append(each))
+        responder = HttpResponder({"/large": in_one}, "127.0.0.1", 0)
+        await responder.start()
+        with ExitStack() as stack:
+            for peer in slow_peers(stack, responder, 4):
+                assert await asyncio.to_thread(peer.recv, 12) == b"HTTP/1.1 200"
+            async with asyncio.timeout(STOP_SECONDS):
+                await responder.stop()
+            assert len(asyncio.all_tasks()) == 1
+
+    with asyncio.Runner(loop_factory=loops) as runner:
+        runner.run(run())
+    assert problems == []
 
 
 def status_of(address: str) -> int | None:

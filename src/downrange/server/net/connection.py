@@ -191,6 +191,17 @@ class Connection(asyncio.Protocol):
             data = self._link.reply(request, refusal(ResponseCode.SYSTEM_ERROR, remark))
         self._add_frame(data)
 
+    def hold(self, request: Command) -> bool:
+        """Note that a request is held; return False if it must be counted as unanswered.
+
+        That is so for a second one with the same id. Their replies cannot be told apart: the first
+        takes the place among `held`, and the others that of an unanswered request.
+        """
+        if request.request_id in self.held:
+            return False
+        self.held.add(request.request_id)
+        return True
+
     def reply_late(self, request: Command, reply: Command | StoredReply) -> None:
         """Add the reply to a request that was counted as unanswered, or is held."""
         if request.flags & _ONEWAY:

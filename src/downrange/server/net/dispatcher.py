@@ -203,8 +203,7 @@ class Dispatcher:
                     connection.reply(request, output.command)
                     is_answered = True
                 elif type(output) is Held:
-                    connection.held.add(request.request_id)
-                    is_answered = True
+                    is_answered = is_answered or connection.hold(request)
                 else:
                     self._perform((output,))
         except Exception as error:  # a bug in one handler must not disconnect the other clients

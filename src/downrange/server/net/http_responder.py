@@ -8,7 +8,6 @@ number of connections, and the time of each.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import time
 from dataclasses import dataclass
@@ -53,7 +52,8 @@ class ResponderLimits:
     Attributes:
         connections_max: Open connections; further ones get 503.
         header_bytes_max: The size of a request; a larger one gets 431.
-        timeout: Seconds that a request and its answer may take together.
+        timeout: Seconds that a request and its answer may take together. Then the connection is
+            cut, also if the peer has not read all of a finished page.
     """
 
     connections_max: int = 32
@@ -135,15 +135,15 @@ class HttpResponder:
                     await self._write(writer, busy, is_head=False)
                 else:
                     await self._answer(reader, writer)
+                writer.close()
+                await writer.wait_closed()  # until the peer has taken the rest of the page
         except (OSError, asyncio.CancelledError):  # the peer is gone or too slow, or a stop
             pass
         except Exception:  # the peer sees that the page has no end
             _log.exception("a page was cut")
         finally:
+            writer.transport.abort()  # drops what a slow peer left unread, and waits for nothing
             self._open.discard(task)
-            writer.close()
-            with contextlib.suppress(OSError):
-                await writer.wait_closed()
 
     async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:

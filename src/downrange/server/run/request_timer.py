@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 _ONEWAY: Final = int(CommandFlag.ONEWAY)
 #: What a run is made of.
 _SEND: Final = int(RequestCode.SEND_MESSAGE_V2)
+#: A run that has no replies after this time was stored apart: its sends are answered one by one.
+_RUN_SECONDS_MAX: Final = 60.0
 #: Requests that may wait for messages.
 _WAITING: Final = {
     int(RequestCode.PULL_MESSAGE),
@@ -63,7 +65,7 @@ class RequestTimer:
         self._handle_run = handle_run
         #: Number of a connection -> request id -> when it came, and whether it waits for messages.
         self._pending: dict[int, dict[int, tuple[float, bool]]] = {}
-        #: Number of a connection -> id of a run -> when it came.
+        #: Number of a connection -> id of a run -> when it came; the oldest first.
         self._runs: dict[int, dict[int, float]] = {}
 
     def handle(self, request: Command, peer: Peer, now_ms: int) -> Iterable[Output]:
@@ -92,7 +94,8 @@ class RequestTimer:
         begun = time.perf_counter()
         if not self._handle_run(run, peer, now_ms):
             return False
-        self._runs.setdefault(peer.number, {})[id(run)] = begun
+        if run.reply_count:
+            self._note_run(self._runs.setdefault(peer.number, {}), run, begun)
         oneway_count = len(run) - run.reply_count
         if oneway_count:
             elapsed_ms = (time.perf_counter() - begun) * 1000
@@ -128,9 +131,16 @@ class RequestTimer:
                 self._add_run(output)
         return listed
 
+    def _note_run(self, runs: dict[int, float], run: SendRun, begun: float) -> None:
+        """Note when a run came, and forget those of its connection that were stored apart."""
+        runs.pop(id(run), None)  # of a run that is gone, and whose place in memory this one has
+        while runs and runs[oldest := next(iter(runs))] < begun - _RUN_SECONDS_MAX:
+            del runs[oldest]
+        runs[id(run)] = begun
+
     def _add_run(self, output: LateReplies) -> None:
         begun = self._runs.get(output.connection, {}).pop(id(output.run), None)
-        if begun is not None and output.run.reply_count:
+        if begun is not None:
             elapsed_ms = (time.perf_counter() - begun) * 1000
             kind: Kind = (_SEND, output.code, False, "success")
             self.times.add(kind, elapsed_ms, output.run.reply_count)

@@ -195,9 +195,8 @@ def test_requests_that_a_reply_makes_room_for_are_answered_in_the_same_write() -
     assert len(stage.transport.writes) == 1
 
 
-def test_requests_that_wait_for_messages_do_not_stop_the_reading_of_others() -> None:
-    """A consumer of 10,000 queues holds as many pulls; its heartbeats were not read."""
-    stage = Stage(in_flight_max=2)
+def _holding(stage: Stage) -> None:
+    """Let the service hold requests with the code KEEP."""
     handle = stage.service.handle
 
     def hold(request: Command, peer: Peer, now_ms: int) -> Iterable[Output]:
@@ -205,6 +204,12 @@ def test_requests_that_wait_for_messages_do_not_stop_the_reading_of_others() -> 
         return [HELD] if request.code == KEEP else outputs
 
     stage.service.handle = hold  # type: ignore[method-assign]
+
+
+def test_requests_that_wait_for_messages_do_not_stop_the_reading_of_others() -> None:
+    """A consumer of 10,000 queues holds as many pulls; its heartbeats were not read."""
+    stage = Stage(in_flight_max=2)
+    _holding(stage)
     stage.receive(*[KEEP] * 9, 1)
     assert [reply.request_id for reply in stage.transport.replies()] == [9]
     connection = stage.connection
@@ -213,6 +218,51 @@ def test_requests_that_wait_for_messages_do_not_stop_the_reading_of_others() -> 
     stage.release(0, 1)
     assert (connection.unanswered, len(connection.held)) == (0, 7)
     stage.dispatcher.perform([HELD])  # of a request whose reply a rule suppresses
+
+
+def test_held_requests_with_one_id_do_not_lift_the_limit_of_requests_in_flight() -> None:
+    stage = Stage(in_flight_max=3)
+    _holding(stage)
+    connection = stage.connection
+    connection.data_received(encode(Command(KEEP, request_id=7)) * 10)
+    assert len(stage.service.kept) == 4  # one is held, three are unanswered, and six wait
+    assert (connection.unanswered, len(connection.held)) == (3, 1)
+    assert not connection.is_reading
+    for number in range(10):
+        stage.release(number)
+        assert 0 <= connection.unanswered <= 3
+    assert [reply.request_id for reply in stage.transport.replies()] == [7] * 10
+    assert (connection.unanswered, connection.held) == (0, set())
+    assert connection.is_reading
+
+
+def test_a_held_request_and_an_unanswered_one_may_share_an_id() -> None:
+    stage = Stage()
+    connection = stage.connection
+    stage.receive(KEEP)
+    _holding(stage)
+    stage.receive(KEEP)
+    assert (connection.unanswered, len(connection.held)) == (1, 1)
+    stage.release(0, 1)
+    assert (connection.unanswered, connection.held) == (0, set())
+
+
+def test_late_replies_to_held_requests_with_one_id_are_dropped_with_the_connection() -> None:
+    stage = Stage(in_flight_max=3)
+    _holding(stage)
+    stage.connection.data_received(encode(Command(KEEP, request_id=7)) * 10)
+    stage.connection.connection_lost(None)
+    stage.release(*range(4))
+    assert len(stage.service.kept) == 4  # those that waited are dropped
+    assert stage.transport.writes == []
+
+
+def test_a_held_one_way_request_takes_no_place() -> None:
+    stage = Stage()
+    _holding(stage)
+    stage.receive(KEEP, flags=ONEWAY)
+    stage.release(0)
+    assert (stage.connection.unanswered, stage.connection.held) == (0, set())
 
 
 def test_replies_to_other_connections_go_out_once_after_the_whole_read() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, cast
 
 from downrange.server.metrics.request_times import RequestTimes, reply_name, request_name
@@ -12,6 +13,8 @@ from downrange.wire.command import Command
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
+
+    import pytest
 
     from downrange.server.outputs import OnReply
     from downrange.wire.send_replies import StoredForm
@@ -94,7 +97,8 @@ def test_a_one_way_request_is_counted_without_a_reply() -> None:
 class FakeRun:
     """Three sends, of which two are answered."""
 
-    reply_count = 2
+    def __init__(self, reply_count: int = 2) -> None:
+        self.reply_count = reply_count
 
     def __len__(self) -> int:
         return 3
@@ -109,6 +113,48 @@ def test_the_sends_of_a_run_are_timed_together() -> None:
     assert counts(timer) == {(SEND, 0, False, "oneway"): 1, (SEND, 0, False, "success"): 2}
     service.takes_runs = False
     assert not timer.handle_run(run, PEER, 0)
+
+
+def test_a_run_of_one_way_sends_is_not_waited_for() -> None:
+    _, timer = timed()
+    for _ in range(3):
+        assert timer.handle_run(cast("SendRun", FakeRun(reply_count=0)), PEER, 0)
+    assert timer._runs == {}
+    assert counts(timer) == {(SEND, 0, False, "oneway"): 9}
+
+
+def test_a_run_whose_sends_are_answered_one_by_one_is_forgotten_after_a_while(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now = 1_000.0
+    clock = SimpleNamespace(perf_counter=lambda: now)
+    monkeypatch.setattr("downrange.server.run.request_timer.time", clock)
+    _, timer = timed()
+    runs = [cast("SendRun", FakeRun()) for _ in range(100)]
+    for run in runs:  # each a second after the one before; none gets its replies together
+        now += 1.0
+        assert timer.handle_run(run, PEER, 0)
+    assert len(timer._runs[PEER.number]) == 61
+    timer.perform([LateReplies(1, runs[-60], cast("StoredForm", None))])  # slow, and timed
+    assert counts(timer)[SEND, 0, False, "success"] == 2
+    assert timer.times.kinds[SEND, 0, False, "success"].sum == 2 * 59_000
+
+
+def test_a_run_in_the_place_of_one_that_is_gone_is_noted_anew(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Runs are known by their place in memory, which is soon used again."""
+    now = 1_000.0
+    clock = SimpleNamespace(perf_counter=lambda: now)
+    monkeypatch.setattr("downrange.server.run.request_timer.time", clock)
+    _, timer = timed()
+    first, second = cast("SendRun", FakeRun()), cast("SendRun", FakeRun())
+    for run in (first, second, first):
+        now += 50.0
+        timer.handle_run(run, PEER, 0)
+    now += 20.0
+    timer.handle_run(cast("SendRun", FakeRun()), PEER, 0)
+    assert len(timer._runs[PEER.number]) == 2  # not the second, 70 s after it came
 
 
 def test_requests_of_a_closed_connection_are_forgotten() -> None:
