@@ -31,6 +31,7 @@ from downrange.options import ClientOptions
 from downrange.server.net.interception import refuse
 from downrange.wire.codes import RequestCode, ResponseCode
 from tests.contract.conftest import only_sync
+from tests.embedded.brokers import route
 from tests.support.options import SHORT_TIMES
 from tests.support.waiting import wait_until
 
@@ -302,6 +303,7 @@ def test_without_any_broker_a_topic_is_not_said_to_be_missing(
 ) -> None:
     with Cluster() as cluster:
         cluster.kill_broker()
+        wait_until(lambda: route(cluster.name_server, "TBW102") is None, TIMEOUT)
         consumer = make(
             PushConsumer, cluster.name_server, group="g", subscribe="t", handler=Handled()
         ).start()
@@ -351,7 +353,7 @@ def test_a_topic_that_does_not_exist_is_told_and_read_when_it_is_created(
     embedded.topic(queues=2, name=name)
     send(producer(embedded), name, ["1"])
     wait_until(lambda: handled.bodies == ["1"], TIMEOUT)
-    assert consumer.health().is_healthy
+    wait_until(lambda: consumer.health().is_healthy, TIMEOUT)  # the other queues may be read later
 
 
 @pytest.mark.parametrize("mode", ["concurrent", "orderly", "pop", "polled"])
@@ -445,7 +447,8 @@ def test_a_forked_process_gets_a_clear_error(embedded: Embedded, start: Start) -
             consumer.stats()
         except ForkedClient as error:
             os.write(writing, str(error).encode())
-        os._exit(0)
+        finally:
+            os._exit(0)  # also after another error: the child must not run the tests
     os.waitpid(child, 0)
     os.close(writing)
     with os.fdopen(reading) as pipe:

@@ -79,15 +79,17 @@ def test_a_timed_message_can_be_recalled(server: Server, producer: MakeProducer)
             with pytest.raises(OptionError, match="there is no recall handle"):
                 sender.recall(sent.recall_handle)
             return topic
-        if time.monotonic() - started > 1.5:
+        if time.monotonic() - started > 1.0:
             return None  # a busy machine may recall it when it is due
         try:
             recalled = sender.recall(sent.recall_handle)
         except ServerError:
-            assert time.monotonic() - started > 2.5  # it was due when the broker got the request
+            # It was due when the broker got the request; Apache's timers count in whole seconds.
+            assert time.monotonic() - started > 1.9
             return None
         assert recalled == sent.message_id
-        return topic if time.monotonic() - started < 2.5 else None
+        # A broker notes the recall in the background, and a busy one needs some time for it.
+        return topic if time.monotonic() - started < 1.5 else None
 
     topic = wait_until(recalled_in_time)
     if not server.is_old:

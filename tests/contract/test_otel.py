@@ -279,6 +279,17 @@ def test_call_that_is_refused_at_once_raises_the_same_error(
     assert len([name for name in telemetry.names() if name.startswith("send ")]) == 2
 
 
+def test_iterable_without_a_first_message_is_refused_whole(
+    embedded: Embedded, producer: MakeProducer, telemetry: Telemetry
+) -> None:
+    own: Any = producer(embedded)
+    topic = embedded.topic()
+    with pytest.raises(OptionError, match="message 0 must be a Message, not None"):
+        own.send_batch(iter([None, Message(topic, b"second")]))
+    own.send_batch(iter([]))
+    assert telemetry.names() == ["send "]
+
+
 def test_metrics_count_sends_and_durations(
     embedded: Embedded, producer: MakeProducer, telemetry: Telemetry
 ) -> None:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from downrange import (
+    Admin,
     ConsumerOptions,
     DeadLetter,
     FolderOffsets,
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from downrange import HandleContext, ReceivedMessage
-    from tests.contract.conftest import Make, MakeProducer
+    from tests.contract.conftest import Embedded, Make, MakeProducer
     from tests.contract.servers import Server
 
 #: For what a broker does by its own timers, on a busy machine.
@@ -117,6 +118,22 @@ def test_a_group_divides_the_queues_and_handles_each_message_once(
     wait_until(lambda: len(first.bodies) + len(second.bodies) >= len(bodies), TIMEOUT)
     one.close()
     assert first.counts + second.counts == Counter(bodies)
+
+
+def test_a_reset_reaches_the_member_that_has_just_taken_a_queue(
+    embedded: Embedded, producer: MakeProducer, push: StartConsumer, make: Make
+) -> None:
+    """Its last owner's pull still waits at the broker, which tells of a reset once."""
+    topic, group = embedded.topic(), embedded.topic()
+    handled = Handled()
+    one = push(embedded, topic, handled, group=group)
+    bodies = send(producer(embedded), topic, 40)
+    wait_until(lambda: handled.counts == Counter(bodies), TIMEOUT)
+    two = push(embedded, topic, handled, group=group)
+    wait_until(lambda: len(_own(one, topic)) == len(_own(two, topic)) == 2, TIMEOUT)
+    administering = make(Admin, embedded.name_server).start()
+    assert administering.reset_offsets(group, topic, "earliest").is_done
+    wait_until(lambda: handled.counts == Counter(bodies * 2), TIMEOUT)
 
 
 def _own(consumer: PushConsumer, topic: str) -> list[object]:
@@ -273,7 +290,7 @@ def test_filters_subscribing_pausing_and_stats(
     wait_until(lambda: handled.counts["paused"] == 1, TIMEOUT)
     assert consumer.subscriptions() == {other: "amount > 3"}
     wait_until(lambda: consumer.stats().handled == 4)  # it is counted after the handler
-    assert consumer.health().is_healthy
+    wait_until(lambda: consumer.health().is_healthy)
 
 
 def test_batches_of_which_some_are_retried(

@@ -194,7 +194,7 @@ def test_a_long_handler_keeps_its_message(
     # A renewal, after half of the time, may be three seconds late on a busy machine.
     may_end, options, renewals = threading.Event(), popping(invisible=6.0), Counter[int]()
     hooks = Hooks(after_call=(lambda address, request, reply: renewals.update([request.code]),))
-    handlers = [Kept(lambda _: may_end.wait(TIMEOUT)) for _ in range(2)]
+    handlers = [Kept(lambda _: may_end.wait(3 * TIMEOUT)) for _ in range(2)]
     members = [member(server, topic, group, each, options, hooks) for each in handlers]
     send(producer(server), topic, 1)
     # Apache delivers a message again up to three seconds after its time.
@@ -255,7 +255,8 @@ def test_messages_of_a_killed_member_are_delivered_to_another(
         killed.kill()
     kept = Kept()
     member(server, topic, group, kept, popping())
-    wait_until(lambda: kept.counts == Counter(bodies), TIMEOUT)
+    # A renewal that was too late for a slow machine may bring a message twice.
+    wait_until(lambda: kept.counts.keys() == set(bodies), TIMEOUT)
 
 
 @with_pops

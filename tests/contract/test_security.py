@@ -99,7 +99,7 @@ def test_a_group_consumer_signs_its_requests(
         credentials=GOOD,
     ).start()
     wait_until(lambda: bodies.count(body) == 2)
-    assert consumer.health().is_healthy
+    wait_until(lambda: consumer.health().is_healthy)
     consumer.close()
 
 

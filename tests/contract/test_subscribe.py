@@ -119,7 +119,7 @@ def test_a_member_says_what_it_has_and_how_it_is(
     shared.subscribe(topic)
     wait_until(lambda: len(shared.assignment()) == 4, TIMEOUT)
     read(shared, 3)
-    assert shared.health().is_healthy
+    wait_until(lambda: shared.health().is_healthy)
     assert {each.queue for each in shared.health().queues} == set(shared.assignment())
     assert (shared.stats().fetched, shared.stats().queues) == (3, 4)
 

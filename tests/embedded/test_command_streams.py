@@ -15,6 +15,7 @@ import pytest
 from downrange import Message, Producer
 from downrange.embedded import Cluster
 from downrange.wire.records import Record, encode_record
+from tests.support.options import PATIENT_CLIENT, PATIENT_PRODUCER
 from tests.support.timing import shortest
 
 if TYPE_CHECKING:
@@ -47,7 +48,12 @@ full = pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs /dev/fu
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Cluster]:
     with Cluster() as running:
-        with Producer(running.name_server, group="g") as producer:
+        with Producer(
+            running.name_server,
+            group="g",
+            options=PATIENT_PRODUCER,
+            client_options=PATIENT_CLIENT,
+        ) as producer:
             for _ in range(200):
                 producer.send(Message(TOPIC, BODY))
         yield running

@@ -11,6 +11,7 @@ import pytest
 
 from downrange import Admin, Client
 from downrange.embedded import Cluster
+from tests.support.options import PATIENT_CLIENT
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -30,7 +31,10 @@ main()
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Cluster]:
     with Cluster() as running:
-        with Client(running.name_server) as client, Admin(client) as admin:
+        with (
+            Client(running.name_server, options=PATIENT_CLIENT) as client,
+            Admin(client) as admin,
+        ):
             for name in ("orders", "orders-eu", "payments"):
                 admin.create_topic(name, queues=1)
             for name in ("billing", "billing-eu", "audit"):

@@ -20,7 +20,7 @@ from downrange.cli.program_handler import ProgramHandler
 from downrange.embedded import Cluster
 from downrange.errors import Retry
 from downrange.model import LogOffset, QueueId, QueueOffset, ReceivedMessage
-from tests.support.options import SHORT_TIMES
+from tests.support.options import PATIENT_CLIENT, PATIENT_PRODUCER, SHORT_TIMES
 from tests.support.waiting import wait_until
 
 if TYPE_CHECKING:
@@ -125,7 +125,12 @@ class Workshop:
         return len(self.handled()) >= count
 
     def send(self, *bodies: str) -> None:
-        with Producer(self.cluster.name_server, group="sender") as producer:
+        with Producer(
+            self.cluster.name_server,
+            group="sender",
+            options=PATIENT_PRODUCER,
+            client_options=PATIENT_CLIENT,
+        ) as producer:
             producer.send_batch(Message(self.topic, body, tags="new") for body in bodies)
 
     @contextmanager
@@ -150,7 +155,7 @@ class Workshop:
 @pytest.fixture
 def shop(cluster: Cluster, tmp_path: Path, request: pytest.FixtureRequest) -> Workshop:
     topic = request.node.name.translate({ord(mark): "-" for mark in "[]:"})[-60:]
-    with Admin(cluster.name_server) as admin:
+    with Admin(cluster.name_server, client_options=PATIENT_CLIENT) as admin:
         admin.create_topic(topic, queues=4)
     return Workshop(cluster, tmp_path, topic)
 

@@ -23,6 +23,7 @@ from downrange.options.consumers import ConsumerOptions
 from downrange.wire.codes import RequestCode
 from tests.apache import probe
 from tests.embedded.pages import metrics_of
+from tests.support.options import PATIENT_CLIENT, PATIENT_PRODUCER
 from tests.support.waiting import WAIT_TIMEOUT, wait_until
 
 if TYPE_CHECKING:
@@ -49,7 +50,12 @@ def failed(findings: list[dict[str, Any]]) -> list[tuple[str, str]]:
 
 
 def send(cluster: Cluster, topic: str, count: int) -> None:
-    with mq.Producer(cluster.name_server, group="senders") as producer:
+    with mq.Producer(
+        cluster.name_server,
+        group="senders",
+        options=PATIENT_PRODUCER,
+        client_options=PATIENT_CLIENT,
+    ) as producer:
         for number in range(count):
             producer.send(mq.Message(topic, f"{number}"))
 
@@ -92,7 +98,7 @@ def test_a_group_without_members_that_is_behind_is_no_failure(cluster: Cluster) 
 
 def prepare(cluster: Cluster, group: str) -> None:
     """Make a topic with one queue and three messages, which a group has not read."""
-    with mq.Admin(cluster.name_server) as admin:
+    with mq.Admin(cluster.name_server, client_options=PATIENT_CLIENT) as admin:
         admin.create_topic("orders", queues=1)
         admin.create_group(group)
         send(cluster, "orders", 3)

@@ -15,8 +15,10 @@ from downrange import (
     AsyncMessageTemplate,
     AsyncProducer,
     AsyncPullConsumer,
+    AsyncPushConsumer,
     AsyncTransactionProducer,
     ClientOptions,
+    ConsumerOptions,
     Message,
     Outcome,
     QueueId,
@@ -185,6 +187,29 @@ def test_a_transaction_cannot_be_ended_on_another_event_loop(cluster: Cluster) -
                 await asyncio.to_thread(asyncio.run, transaction.commit())
             assert transaction.outcome is None
             await transaction.commit()
+
+    asyncio.run(main())
+
+
+def test_an_iteration_on_another_event_loop_takes_no_message(cluster: Cluster) -> None:
+    async def main() -> None:
+        options = ConsumerOptions(start="earliest")
+        async with (
+            AsyncProducer(cluster.name_server, group="g") as producer,
+            AsyncPushConsumer(
+                cluster.name_server, group="steps", subscribe="steps", options=options
+            ) as consumer,
+        ):
+            await producer.send(Message("steps", b"1"))
+
+            async def step() -> Any:
+                return await anext(consumer)
+
+            assert (await step()).body == b"1"
+            await producer.send(Message("steps", b"2"))
+            with pytest.raises(WrongEventLoop):
+                await asyncio.to_thread(asyncio.run, step())
+            assert (await step()).body == b"2"
 
     asyncio.run(main())
 

@@ -7,6 +7,7 @@ import sys
 
 PROGRAM = """
 import threading
+import time
 
 import downrange as mq
 
@@ -44,6 +45,9 @@ with mq.Cluster(brokers=2) as cluster:
         pass
     producer.send_in_transaction(mq.Message("orders", b"4"), lambda message, receipt: 1 / 0)
     is_called.wait(30)
+    until = time.monotonic() + 30  # the error of the callback is counted a moment later
+    while producer.client.stats().user_errors < 6 and time.monotonic() < until:
+        time.sleep(0.01)
     cluster.kill_broker(1)  # warnings of servers are not printed
     print(producer.client.stats().user_errors, producer.client.stats().producers["g"].user_errors)
     producer.close()

@@ -6,6 +6,7 @@ those of the fields, after `downrange.producer.`, `downrange.consumer.` and `dow
 
 from __future__ import annotations
 
+from threading import Lock
 from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakSet
 
@@ -43,12 +44,30 @@ _LEVELS: Final = frozenset(
 _GROUP: Final = "downrange.group"
 
 
+class _Started:
+    """Objects that were started, as long as they exist; for any thread."""
+
+    def __init__(self) -> None:
+        self._lock = Lock()
+        self._objects: WeakSet[Any] = WeakSet()
+
+    def add(self, started: object) -> None:
+        """Add an object."""
+        with self._lock:
+            self._objects.add(started)
+
+    def all(self) -> list[Any]:
+        """Return those that exist."""
+        with self._lock:
+            return list(self._objects)
+
+
 class _Start(Operation):
     """A call of `start`: afterwards the object is running."""
 
     __slots__ = ("_running", "_started")
 
-    def __init__(self, telemetry: Telemetry, started: object, running: WeakSet[Any]) -> None:
+    def __init__(self, telemetry: Telemetry, started: object, running: _Started) -> None:
         super().__init__(telemetry)
         self._started = started
         self._running = running
@@ -62,8 +81,8 @@ class ClientMetrics:
 
     def __init__(self, telemetry: Telemetry) -> None:
         self._telemetry = telemetry
-        self._clients: WeakSet[Any] = WeakSet()
-        self._consumers: WeakSet[Any] = WeakSet()
+        self._clients = _Started()
+        self._consumers = _Started()
         meter = telemetry.meter
         for name in ProducerStats.__struct_fields__:
             _observe(meter, "producer", name, self._of_producers(name))
@@ -85,14 +104,14 @@ class ClientMetrics:
         for consumer in (PushConsumer, AsyncPushConsumer, SimpleConsumer, AsyncSimpleConsumer):
             methods.wrap(consumer, "start", self._started(self._consumers), None)
 
-    def _started(self, running: WeakSet[Any]) -> Any:
+    def _started(self, running: _Started) -> Any:
         def begin(started: Any, _: Any, __: dict[str, Any]) -> Operation:
             return _Start(self._telemetry, started, running)
 
         return begin
 
     def _stats(self) -> Iterator[ClientStats]:
-        for client in list(self._clients):
+        for client in self._clients.all():
             if (stats := _stats_of(client)) is not None:
                 yield stats
 
@@ -108,7 +127,7 @@ class ClientMetrics:
 
     def _of_consumers(self, name: str) -> Callable[[CallbackOptions], Iterable[Observation]]:
         def observe(_: CallbackOptions) -> Iterable[Observation]:
-            for consumer in list(self._consumers):
+            for consumer in self._consumers.all():
                 stats = _stats_of(consumer)
                 value = getattr(stats, name, None)
                 if value is not None:

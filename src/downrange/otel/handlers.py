@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import functools
 from contextlib import asynccontextmanager, contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeGuard
 
 from downrange.client._async.popped_message import AsyncPoppedMessage
 from downrange.client._async.push_consumer import AsyncPushConsumer
 from downrange.client._sync.popped_message import PoppedMessage
 from downrange.client._sync.push_consumer import PushConsumer
-from downrange.client.push_base import is_coroutine_handler
+from downrange.client.push_base import check_handler, is_coroutine_handler
+from downrange.errors import OptionError
 from downrange.otel import names
 
 if TYPE_CHECKING:
@@ -50,7 +51,7 @@ class ProcessSpans:
         @functools.wraps(original)
         def init(consumer: Any, *args: Any, **settings: Any) -> None:
             handler, group = settings.get("handler"), settings.get("group")
-            if callable(handler) and isinstance(group, str):
+            if isinstance(group, str) and _is_allowed(handler):
                 options = settings.get("options")
                 settings["handler"] = self._handler(handler, group, _model_of(options))
             original(consumer, *args, **settings)
@@ -106,6 +107,15 @@ class ProcessSpans:
                     yield entered
 
         return processing
+
+
+def _is_allowed(handler: Any) -> TypeGuard[Callable[[Any], Any]]:
+    """Return whether consumers accept a handler; one that is wrapped always looks good to them."""
+    try:
+        check_handler(handler)
+    except OptionError:
+        return False
+    return True
 
 
 def _listed(argument: Any) -> list[ReceivedMessage]:

@@ -47,6 +47,8 @@ if TYPE_CHECKING:
     from downrange.otel.telemetry import Telemetry
 
 _CORRELATION_ID: Final = "CORRELATION_ID"
+#: Stands for the first item of an iterable without any.
+_NOTHING: Final = object()
 
 
 class Send(Operation):
@@ -329,8 +331,8 @@ class SendSpans:
             stream: Iterator[Any] = iter(messages)
         except TypeError:
             return None
-        first = next(stream, None)
-        if first is None:
+        first = next(stream, _NOTHING)
+        if first is _NOTHING:
             return None
         topic = first.topic if isinstance(first, Message) else ""
         operation, carrier = self._of_several("send", core, topic, (), {})

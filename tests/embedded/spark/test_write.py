@@ -345,7 +345,8 @@ def test_a_body_that_fits_no_batch_is_sent_alone_uncompressed(
     big = os.urandom(3_000_000)
     requests = Requests(cluster)
     write(server, batch_of(body=[b"1", big]), topic=topic, compressOver="10000000")
-    assert [request.code for request in requests.seen] == [BATCH, SINGLE]
+    # They may go to different brokers, and so arrive in either order.
+    assert sorted(request.code for request in requests.seen) == sorted([BATCH, SINGLE])
     assert big in [one.body for one in server.read_all(topic, 2)]
 
 
@@ -443,7 +444,7 @@ def test_a_queue_that_does_not_exist_is_an_error(
 ) -> None:
     batch = batch_of(body=[b"1", b"2"], queue_id=numbers, broker_name=brokers)
     with pytest.raises(InvalidMessage, match=problem):
-        write(server, batch, topic=server.topic(4), sendTimeoutMs="700")
+        write(server, batch, topic=server.topic(4), sendTimeoutMs="3000")
 
 
 # ---- order ---------------------------------------------------------------------------------------
@@ -643,7 +644,7 @@ def test_a_broker_that_never_answers_is_given_up_in_time(
 ) -> None:
     Requests(cluster, lambda *_: drop())
     with pytest.raises(SendFailed, match="no answer within"):
-        write(server, batch_of(body=[b"1"]), topic=server.topic(), sendTimeoutMs="900")
+        write(server, batch_of(body=[b"1"]), topic=server.topic(), sendTimeoutMs="3000")
 
 
 def test_a_task_without_any_answer_ends(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from importlib.metadata import entry_points
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from opentelemetry.context import Context
@@ -19,6 +20,9 @@ from downrange.otel.propagation import context_of, creation_span, links_to, with
 from downrange.otel.telemetry import Operation, error_type
 from downrange.wire.codes import ResponseCode
 
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
 PARENT = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
 
 
@@ -31,6 +35,30 @@ def test_methods_are_the_clients_own_before_and_after() -> None:
     mq.uninstrument()
     mq.uninstrument()
     assert [dict(vars(each)) for each in classes] == before
+
+
+def generator(message: object) -> Iterator[object]:
+    yield message
+
+
+class Handler:
+    def __init__(self, message: object) -> None: ...
+
+
+@pytest.mark.parametrize("kind", [mq.PushConsumer, mq.AsyncPushConsumer])
+@pytest.mark.parametrize("handler", [generator, Handler, lambda: None, 7])
+def test_handlers_are_refused_as_without_instrumentation(kind: Any, handler: Any) -> None:
+    def refusal() -> str:
+        with pytest.raises(OptionError) as refused:
+            kind("h:1", group="billing", subscribe="orders", handler=handler)
+        return str(refused.value)
+
+    before = refusal()
+    mq.instrument(tracer_provider=TracerProvider())
+    try:
+        assert refusal() == before
+    finally:
+        mq.uninstrument()
 
 
 def test_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -72,7 +72,7 @@ class AsyncClient(ClientBase):
 
         Raises:
             ConnectFailed: No name server can be reached, unless `connect_on_start` is off.
-            ClientClosed: The client was closed.
+            ClientClosed: The client was closed, perhaps meanwhile.
         """
         if self._state == "closed":
             raise ClientClosed("the client")
@@ -85,6 +85,8 @@ class AsyncClient(ClientBase):
         await driver.start()
         try:
             await driver.run(self._connect(core))
+            if self.state == "closed":
+                raise ClientClosed("the client")
         except BaseException:
             await driver.close()
             raise

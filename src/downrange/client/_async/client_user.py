@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Self, TypeAlias
 
 from downrange.checks import check_timeout, check_wait
@@ -13,7 +14,7 @@ from downrange.client.client_base import (
     check_settings,
     servers_from_env,
 )
-from downrange.errors import ClientClosed, NotStarted, OptionError
+from downrange.errors import ClientClosed, ClientStateError, NotStarted, OptionError
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable  # sync: from collections.abc import Callable
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 
     from downrange.client.client_base import Servers, State
     from downrange.client.flows.client_core import ClientCore
+    from downrange.client.flows.effects import Flow
     from downrange.client.flows.hooks import Hooks
     from downrange.options import TLS, ClientOptions, Credentials, Proxy
 
@@ -102,11 +104,12 @@ class AsyncClientUser:
 
         Raises:
             ConnectFailed: No name server can be reached.
-            ClientClosed: It was closed.
+            ClientClosed: It was closed, perhaps meanwhile.
         """
         if self._state == "closed":
             raise ClientClosed(repr(self))
         await self._client.start()
+        self._check_open()
         self._state = "running"
         return self
 
@@ -151,6 +154,34 @@ class AsyncClientUser:
 
     def __getstate__(self) -> object:
         raise cannot_pickle(self)
+
+    def _check_open(self) -> None:
+        """Check that it was not closed; `start` asks again after each wait.
+
+        Raises:
+            ClientClosed: It was.
+        """
+        if self._state == "closed":
+            raise ClientClosed(repr(self))
+
+    async def _enter(self, enter: Flow[None], undo: Callable[[], Flow[None]]) -> None:
+        """Run the flow that joins a group; leave the group again if nobody will use this object.
+
+        The caller may be cancelled although the flow has ended in the same turn, or `close` may
+        have been called meanwhile.
+
+        Raises:
+            ClientClosed: It was closed meanwhile.
+        """
+        try:
+            await self._client.run(enter)
+            self._check_open()
+        except GeneratorExit:  # this coroutine cannot wait for anything any more
+            raise
+        except BaseException:
+            with suppress(ClientStateError):  # the client was closed meanwhile
+                await self._client.run(undo())
+            raise
 
     async def _error_of(self, leave: _Part) -> BaseException | None:
         """Return what a part of `close` raises, so that the rest of it is done in any case.

@@ -150,7 +150,7 @@ class AsyncProducer(AsyncTopicCalls):  # sync: class Producer(ProducerFutures):
         Raises:
             ConnectFailed: No name server can be reached.
             GroupTaken: The client has a producer of this group.
-            ClientClosed: The producer was closed.
+            ClientClosed: The producer was closed, perhaps meanwhile.
         """
         if self._state == "closed":
             raise ClientClosed(f"the producer of group {self._group!r}")
@@ -161,7 +161,7 @@ class AsyncProducer(AsyncTopicCalls):  # sync: class Producer(ProducerFutures):
                 if self._topics:
                     failures = await self._client.run(core.load_routes(self._topics))
                     log_missing_routes(failures)
-                await self._client.run(core.enter())
+                await self._enter(core.enter(), lambda: core.exit(core.client.clock.now()))
             except BaseException:
                 if self._owns_client:
                     await self._client.close()

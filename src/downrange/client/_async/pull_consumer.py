@@ -135,12 +135,13 @@ class AsyncPullConsumer(AsyncClientUser):
 
         Raises:
             ConnectFailed: No name server can be reached.
-            ClientClosed: The consumer was closed.
+            ClientClosed: The consumer was closed, perhaps meanwhile.
             RocketMQError: As `subscribe`.
         """
         if self._state == "closed":
             raise ClientClosed(repr(self))
         await self._client.start()  # raises in a forked process
+        self._check_open()
         if self._state == "new":
             self._core = self._make_core()
             self._state = "running"
@@ -274,7 +275,7 @@ class AsyncPullConsumer(AsyncClientUser):
         core = self._core if isinstance(self._core, PollCore) else self._make_member()
         core.member.on_assigned, core.member.on_revoked = self._on_assigned, self._on_revoked
         if is_new:
-            await self._client.run(core.enter(filters, deadline))
+            await self._enter(core.enter(filters, deadline), core.undo_enter)
             self._core = core
             for flow in core.background():
                 self._client.spawn(flow)
@@ -393,9 +394,15 @@ class AsyncPullConsumer(AsyncClientUser):
             RocketMQError: No queue can be read now; the consumer keeps trying, so call again.
         """
         core = self._running_core()
+        self._client.check_loop()  # no sync
         check_wait("timeout", timeout)
         check_count(1, "max_count", max_count)
-        return await self._client.run(core.poll(max_count, core.core.clock.now() + timeout))
+        deadline = core.core.clock.now() + timeout
+        messages = self._client.step(lambda: core.begin_poll(max_count))
+        while not messages and await self._client.run(core.wait_for_messages(deadline)):
+            # After the wait, in a step: a caller that is cancelled has taken none.
+            messages = self._client.step(lambda: core.take(max_count))
+        return messages
 
     def messages(self, *, idle_timeout: float | None = None) -> AsyncIterator[ReceivedMessage]:
         """Iterate over messages one by one, without an end or until none has arrived for a while.

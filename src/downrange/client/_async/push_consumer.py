@@ -202,17 +202,18 @@ class AsyncPushConsumer(AsyncClientUser):
             ConnectFailed: No name server can be reached.
             GroupTaken: The client has a consumer of this group.
             InvalidSql, SqlNotSupported: A broker refuses a filter.
-            ClientClosed: The consumer was closed.
+            ClientClosed: The consumer was closed, perhaps meanwhile.
         """
         if self._state == "closed":
             raise ClientClosed(repr(self))
         await self._client.start()  # in a forked process it raises
+        self._check_open()
         if self._state == "running":
             return self
         core = self._make_core()
         try:
             deadline = core.core.clock.now() + core.core.options.call_timeout
-            await self._client.run(core.enter(self._filters, deadline))
+            await self._enter(core.enter(self._filters, deadline), core.undo_enter)
         except BaseException:
             if self._owns_client:
                 await self._client.close()
@@ -446,14 +447,28 @@ class AsyncPushConsumer(AsyncClientUser):
     async def __anext__(self) -> AsyncPushedMessage:
         """Return the next message; the one before is done."""
         core = self._running_core()
+        self._client.check_loop()  # no sync
         self._finish_last()
-        if self._stopped.is_fired:
-            raise StopAsyncIteration
-        delivery = await self._client.run(core.next_delivery(self._stopped))
+        delivery = await self._next_delivery(core)
         if delivery is None:
             raise StopAsyncIteration
         self._last = delivery
         return _message_of(delivery)
+
+    async def _next_delivery(self, core: PushCore) -> Delivery | None:
+        """Take a message in a step, after a wait: a caller that is cancelled has taken none."""
+        try:
+            while not self._stopped.is_fired:
+                delivery = self._client.step(core.take_next)
+                if delivery is not None:
+                    return delivery
+                if not await self._client.run(core.wait_for_next(self._stopped)):
+                    break
+        except BaseException:  # if it was woken already, another caller gets the message
+            with suppress(ClientStateError):
+                self._client.step(core.wake)
+            raise
+        return None
 
     def processing(
         self, message: ReceivedMessage

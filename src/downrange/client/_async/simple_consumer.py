@@ -129,12 +129,14 @@ class AsyncSimpleConsumer(AsyncClientUser):
         if self._state == "closed":
             raise ClientClosed(repr(self))
         await self._client.start()  # raises in a forked process
+        self._check_open()
         if self._state == "new":
             core = self._core = self._make_core()
             self._state = "running"
             try:
                 deadline = core.core.clock.now() + core.core.options.call_timeout
                 await self._client.run(core.start(self._subscribed, deadline))
+                self._check_open()
             except BaseException:
                 await self.close(0.0)
                 raise

@@ -71,7 +71,7 @@ class Client(ClientBase):
 
         Raises:
             ConnectFailed: No name server can be reached, unless `connect_on_start` is off.
-            ClientClosed: The client was closed.
+            ClientClosed: The client was closed, perhaps meanwhile.
         """
         if self._state == "closed":
             raise ClientClosed("the client")
@@ -83,6 +83,8 @@ class Client(ClientBase):
         driver.start()
         try:
             driver.run(self._connect(core))
+            if self.state == "closed":
+                raise ClientClosed("the client")
         except BaseException:
             driver.close()
             raise

@@ -149,7 +149,7 @@ class Producer(ProducerFutures):
         Raises:
             ConnectFailed: No name server can be reached.
             GroupTaken: The client has a producer of this group.
-            ClientClosed: The producer was closed.
+            ClientClosed: The producer was closed, perhaps meanwhile.
         """
         if self._state == "closed":
             raise ClientClosed(f"the producer of group {self._group!r}")
@@ -160,7 +160,7 @@ class Producer(ProducerFutures):
                 if self._topics:
                     failures = self._client.run(core.load_routes(self._topics))
                     log_missing_routes(failures)
-                self._client.run(core.enter())
+                self._enter(core.enter(), lambda: core.exit(core.client.clock.now()))
             except BaseException:
                 if self._owns_client:
                     self._client.close()

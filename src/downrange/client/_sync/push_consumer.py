@@ -197,17 +197,18 @@ class PushConsumer(ClientUser):
             ConnectFailed: No name server can be reached.
             GroupTaken: The client has a consumer of this group.
             InvalidSql, SqlNotSupported: A broker refuses a filter.
-            ClientClosed: The consumer was closed.
+            ClientClosed: The consumer was closed, perhaps meanwhile.
         """
         if self._state == "closed":
             raise ClientClosed(repr(self))
         self._client.start()  # in a forked process it raises
+        self._check_open()
         if self._state == "running":
             return self
         core = self._make_core()
         try:
             deadline = core.core.clock.now() + core.core.options.call_timeout
-            self._client.run(core.enter(self._filters, deadline))
+            self._enter(core.enter(self._filters, deadline), core.undo_enter)
         except BaseException:
             if self._owns_client:
                 self._client.close()
@@ -432,13 +433,26 @@ class PushConsumer(ClientUser):
         """Return the next message; the one before is done."""
         core = self._running_core()
         self._finish_last()
-        if self._stopped.is_fired:
-            raise StopIteration
-        delivery = self._client.run(core.next_delivery(self._stopped))
+        delivery = self._next_delivery(core)
         if delivery is None:
             raise StopIteration
         self._last = delivery
         return _message_of(delivery)
+
+    def _next_delivery(self, core: PushCore) -> Delivery | None:
+        """Take a message in a step, after a wait: a caller that is cancelled has taken none."""
+        try:
+            while not self._stopped.is_fired:
+                delivery = self._client.step(core.take_next)
+                if delivery is not None:
+                    return delivery
+                if not self._client.run(core.wait_for_next(self._stopped)):
+                    break
+        except BaseException:  # if it was woken already, another caller gets the message
+            with suppress(ClientStateError):
+                self._client.step(core.wake)
+            raise
+        return None
 
     def processing(self, message: ReceivedMessage) -> AbstractContextManager[PushedMessage]:
         """Return a block in which a message is handled, while others are asked for.

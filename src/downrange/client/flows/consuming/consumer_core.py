@@ -1,7 +1,8 @@
-"""One pull consumer: pulls from many queues in the background, and returns messages from `poll`.
+"""One pull consumer: pulls from many queues in the background, and polls return the messages.
 
-Each queue has a fetch flow, which runs in the background and fills the buffer of that queue; `poll`
-empties the buffers in turn. So a queue whose broker is away does not block the others.
+Each queue has a fetch flow, which runs in the background and fills the buffer of that queue; a poll
+empties the buffers in turn. So a queue whose broker is away does not block the others. A poll takes
+messages in a step, and waits as a flow: a caller that gives up while it waits has taken none.
 
 One rule: a cursor is one pass through one queue. A seek drops the cursor and starts another one;
 messages that still arrive for the old cursor are discarded.
@@ -226,10 +227,7 @@ class ConsumerCore:
 
     def _follow(self) -> Flow[None]:
         """Add queues that the assigned topics have got since."""
-        for topic, (message_filter, seen) in list(self._topics.items()):
-            route = self._route(topic)
-            if route is seen or route is None:
-                continue
+        for topic, message_filter, route in self._changed_routes():
             self._topics[topic] = (message_filter, route)
             queues = [shown_queue(queue, self.core.options.namespace) for queue in route.readable]
             yield from self._add(
@@ -239,6 +237,14 @@ class ConsumerCore:
                     if queue not in self.cursors
                 ]
             )
+
+    def _changed_routes(self) -> list[tuple[str, Filter, Route]]:
+        """Return the assigned topics whose routes have changed since their queues were added."""
+        return [
+            (topic, message_filter, route)
+            for topic, (message_filter, seen) in self._topics.items()
+            if (route := self._route(topic)) is not None and route is not seen
+        ]
 
     def _route(self, topic: str) -> Route | None:
         return self.core.routes.get(with_namespace(topic, self.core.options.namespace))
@@ -251,7 +257,7 @@ class ConsumerCore:
         self._topics.clear()
 
     def close(self) -> None:
-        """Stop reading all queues, and end all calls of `poll`."""
+        """Stop reading all queues, and end all polls."""
         self._is_closed = True
         self.drop_all()
         self._arrival.fire()
@@ -347,25 +353,31 @@ class ConsumerCore:
 
     # ---- polling -------------------------------------------------------------------------------
 
-    def poll(self, max_count: int, deadline: float) -> Flow[list[ReceivedMessage]]:
-        """Return messages as soon as there are any; an empty list at the deadline.
-
-        Messages of one queue come together and in order, then those of the next queue. The next
-        call begins with the queue that follows.
+    def begin_poll(self, max_count: int) -> list[ReceivedMessage]:
+        """Return buffered messages, if there are any; none if a topic may have got queues.
 
         Raises:
             OptionError: Nothing is assigned.
+        """
+        if not self.cursors:
+            raise OptionError("nothing is assigned: call assign() or subscribe() first")
+        return [] if self._changed_routes() else self.take(max_count)
+
+    def wait_for_messages(self, deadline: float) -> Flow[bool]:
+        """Add queues that topics have got, and wait until `take` may have messages.
+
+        Returns:
+            False at the deadline.
+
+        Raises:
             ClientClosed: The consumer was closed meanwhile.
             RocketMQError: The pulls of all queues fail. An error that cannot be retried is raised
                 at once, another one at the deadline: fetching goes on in the background.
         """
-        if not self.cursors:
-            raise OptionError("nothing is assigned: call assign() or subscribe() first")
         yield from self._follow()
         while not self._is_closed:
-            messages = self.take(max_count)
-            if messages:
-                return messages
+            if any(cursor.buffer for cursor in self.cursors.values()):
+                return True
             failure = self._failure()
             if failure is not None and not failure.retryable:
                 raise failure
@@ -379,10 +391,14 @@ class ConsumerCore:
         failure = self._failure()
         if failure is not None:
             raise failure
-        return []
+        return False
 
     def take(self, max_count: int) -> list[ReceivedMessage]:
-        """Return buffered messages, from all queues in turn."""
+        """Return buffered messages, from all queues in turn.
+
+        Messages of one queue come together and in order, then those of the next queue. The next
+        call begins with the queue that follows.
+        """
         cursors = list(self.cursors.values())
         first, self._turn = self._turn, self._turn + 1
         taken: list[ReceivedMessage] = []
@@ -425,7 +441,7 @@ class ConsumerCore:
     # ---- progress ------------------------------------------------------------------------------
 
     def commit(self, *, deadline: float) -> Flow[dict[QueueId, QueueOffset]]:
-        """Commit the offset behind the last message that `poll` returned, for each queue.
+        """Commit the offset behind the last message that a poll returned, for each queue.
 
         Returns:
             The committed offsets; queues whose position has not changed are left out.
@@ -458,7 +474,7 @@ class ConsumerCore:
         return recorded
 
     def lag(self, *, deadline: float) -> Flow[dict[QueueId, int]]:
-        """Return how many messages of each queue `poll` has not returned yet, filters ignored.
+        """Return how many messages of each queue were not returned yet, filters ignored.
 
         Raises:
             RocketMQError: A broker did not answer.

@@ -206,6 +206,11 @@ class GroupState(ABC):
         return NoCommits() if store is None else LocalCommits(store, self.named_group)
 
     @property
+    def is_joined(self) -> bool:
+        """Whether it is the member of its group that the client's heartbeats name."""
+        return self.core.consumers.get(self.named_group) is self
+
+    @property
     def is_closing(self) -> bool:
         """Whether the member leaves, or has left."""
         return self.closing.is_fired

@@ -1,9 +1,10 @@
 """A pull consumer that shares queues with the other members of its group.
 
-The member's windows fill in the background; `poll` empties them. Messages that a poll returned are
-done when the next poll begins, or when they are committed: a program that dies between two polls
-gets the last messages again. The methods are those of `ConsumerCore`, which reads queues that the
-program chose.
+The member's windows fill in the background; a poll empties them. It takes messages in a step, and
+waits as a flow, so that a caller that gives up while it waits has taken none. Messages that a poll
+returned are done when the next poll begins, or when they are committed: a program that dies between
+two polls gets the last messages again. The methods are those of `ConsumerCore`, which reads
+queues that the program chose.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING
 
+from downrange.client.flows.background import to_its_end
 from downrange.client.flows.consuming.group_member import GroupMember
 from downrange.client.flows.consuming.offsets import find_start, max_offset
 from downrange.client.flows.effects import CALLS_AT_ONCE, Flow, Gather, Signal, Wait
@@ -57,6 +59,7 @@ class PollCore:
         self.group = group
         self.member = GroupMember(core, group, options, hooks, spawn, self._arrived, is_polled=True)
         self.member.is_auto_commit = is_auto_commit
+        self._spawn = spawn
         self._line: deque[DeliveryWindow] = deque()
         self._arrival = Signal()
         #: What the last poll returned.
@@ -67,6 +70,11 @@ class PollCore:
     def enter(self, filters: Mapping[str, Filter], deadline: float) -> Flow[None]:
         """Join the group; see `GroupMember.enter`."""
         yield from self.member.enter(filters, deadline)
+
+    def undo_enter(self) -> Flow[None]:
+        """Leave the group again, if it was joined; a caller that gives up does not end that."""
+        if self.member.is_joined:
+            yield from to_its_end(self.core, self._spawn, self.exit(self.core.clock.now()))
 
     def background(self) -> list[Flow[None]]:
         """Return the flows that run until it leaves."""
@@ -83,18 +91,21 @@ class PollCore:
 
     # ---- polling -----------------------------------------------------------------------------
 
-    def poll(self, max_count: int, deadline: float) -> Flow[list[ReceivedMessage]]:
-        """Return messages as soon as there are any; an empty list at the deadline.
+    def begin_poll(self, max_count: int) -> list[ReceivedMessage]:
+        """Note that the messages of the last poll are done, and return the next ones, if any."""
+        self._finish()
+        return self.take(max_count)
+
+    def wait_for_messages(self, deadline: float) -> Flow[bool]:
+        """Wait until `take` may have messages; return False at the deadline.
 
         Raises:
             ClientClosed: The consumer was closed meanwhile.
             RocketMQError: The pulls of all queues fail.
         """
-        self._finish()
         while not self.member.is_closing:
-            messages = self._take(max_count)
-            if messages:
-                return messages
+            if self._line:
+                return True
             if self._arrival.is_fired:
                 self._arrival = Signal()
             is_in_time: bool = yield Wait(self._arrival, deadline)
@@ -105,9 +116,10 @@ class PollCore:
         failures = list(self.failures().values())
         if failures and len(failures) == len(self.member.windows):
             raise failures[0]
-        return []
+        return False
 
-    def _take(self, max_count: int) -> list[ReceivedMessage]:
+    def take(self, max_count: int) -> list[ReceivedMessage]:
+        """Return messages that wait, from all queues in turn; without any, nothing is in line."""
         line, now = self._line, self.core.clock.now()
         taken: list[ReceivedMessage] = []
         for _ in range(len(line)):

@@ -15,6 +15,7 @@ from collections import deque
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
+from downrange.client.flows.background import to_its_end
 from downrange.client.flows.consuming.consume_traces import TracedBatch, trace_after, trace_before
 from downrange.client.flows.consuming.group_member import GroupMember
 from downrange.client.flows.consuming.pop_member import PopMember
@@ -79,7 +80,7 @@ class PushCore:
         group: The group, without the namespace.
         options: How it consumes.
         handler: Takes a message, or a list with `batch` above 1; None for a program that calls
-            `next_delivery`.
+            `take_next`.
         handle_run: Calls the handler with each message of a run: one step for many messages, if
             handlers are quick. None hands out each by itself.
         hooks: Functions of the user.
@@ -146,6 +147,11 @@ class PushCore:
         """Join the group; see `GroupMember.enter`."""
         yield from self.member.enter(filters, deadline)
 
+    def undo_enter(self) -> Flow[None]:
+        """Leave the group again, if it was joined; a caller that gives up does not end that."""
+        if self.member.is_joined:
+            yield from to_its_end(self.core, self._spawn, self.exit(self.core.clock.now()))
+
     def background(self) -> list[Flow[None]]:
         """Return the flows that run until it leaves."""
         return [*self.member.background(), *self.tracer.background()]
@@ -183,10 +189,10 @@ class PushCore:
         if not window.is_queued and (window.waiting or window.postponed):
             window.is_queued = True
             self._line.append(window)
-        if self._wake() and window.taken is None:
+        if self.wake() and window.taken is None:
             window.taken = Signal()
 
-    def _wake(self) -> bool:
+    def wake(self) -> bool:
         """Wake a worker, if one is idle and there is work; return whether there was one."""
         is_due = bool(self._idle and self._line) and not self.is_paused
         if is_due:
@@ -325,21 +331,29 @@ class PushCore:
             order=self.is_orderly,
         )
 
-    def next_delivery(self, stopped: Signal) -> Flow[Delivery | None]:
-        """Return the next message for a program that handles it itself; None when it is stopped.
-
-        While as many as `concurrency` are being handled, it waits.
-        """
+    def wait_for_next(self, stopped: Signal) -> Flow[bool]:
+        """Wait until `take_next` may have a message; return False when it is stopped."""
         stopped.listen(self._wake_all)
         try:
             while not self._is_over and not stopped.is_fired:
-                delivery = self._take() if self._running < self.options.concurrency else None
-                if delivery is not None:
-                    return delivery
+                if self._line and not self.is_paused and self._has_room:
+                    return True
                 yield from self._wait_for_work()
         finally:
             stopped.unlisten(self._wake_all)
-        return None
+        return False
+
+    def take_next(self) -> Delivery | None:
+        """Return the next message for a program that handles it itself, if there is one.
+
+        While as many as `concurrency` are being handled, there is none.
+        """
+        return self._take() if self._has_room else None
+
+    @property
+    def _has_room(self) -> bool:
+        """Whether a program that handles messages itself may have another one."""
+        return self._running < self.options.concurrency
 
     @staticmethod
     def is_signal(error: BaseException) -> bool:
@@ -365,14 +379,16 @@ class PushCore:
     def _wait_for_work(self) -> Flow[None]:
         signal = Signal()
         self._idle.append(signal)
-        yield Wait(signal, self.core.clock.now() + _IDLE_MAX)
-        if not signal.is_fired and signal in self._idle:
-            self._idle.remove(signal)
+        try:
+            yield Wait(signal, self.core.clock.now() + _IDLE_MAX)
+        finally:
+            if not signal.is_fired and signal in self._idle:
+                self._idle.remove(signal)
 
     def _call_others(self) -> Flow[None]:
         """Wake another worker; with quick handlers only when one turns out to be slow."""
         if self._average >= _QUICK:
-            self._wake()
+            self.wake()
         elif not self._is_relieving:
             self._is_relieving = True
             yield UserCall(self._spawn, (self._relieve(),))
@@ -388,7 +404,7 @@ class PushCore:
                         self._arrived(window)
             if not self._line and not self._running:
                 break
-            self._wake()
+            self.wake()
         self._is_relieving = False
 
     def _continue(self, window: DeliveryWindow) -> None:
@@ -398,7 +414,7 @@ class PushCore:
         if not window.is_queued and (window.waiting or window.postponed):
             self._arrived(window)
         elif self._handler is None:
-            self._wake()
+            self.wake()
 
     # ---- failures ----------------------------------------------------------------------------
 
@@ -432,17 +448,7 @@ class PushCore:
 
     def fail_to_its_end(self, delivery: Delivery, error: BaseException) -> Flow[None]:
         """Do what `fail` does, in the background: a caller that gives up does not end it."""
-        ended = Signal()
-
-        def failing() -> Flow[None]:
-            try:
-                yield from self.fail(delivery, error)
-            finally:
-                ended.fire()
-
-        yield UserCall(self._spawn, (failing(),))
-        while not ended.is_fired:
-            yield Wait(ended, self.core.clock.now() + _IDLE_MAX)
+        yield from to_its_end(self.core, self._spawn, self.fail(delivery, error))
 
     def _judge(self, delivery: Delivery, error: BaseException) -> Flow[Verdict]:
         """Return what the exception means; one that cannot be read is a failure like any other."""

@@ -24,6 +24,7 @@ from downrange.options import PullOptions
 from downrange.wire.codes import RequestCode, ResponseCode
 from downrange.wire.command import Command
 from downrange.wire.headers import OffsetReply, PullReply
+from tests.unit.client.flows.consuming.polling import poll
 from tests.unit.client.flows.fake_servers import FakeServers, record, refusal, reply, route
 
 if TYPE_CHECKING:
@@ -162,7 +163,7 @@ class World:
 
     def poll(self, max_count: int = 100, *, timeout: float = 1.0) -> list[tuple[QueueId, int]]:
         deadline = self.servers.clock.now() + timeout
-        messages = self.servers.run(self.state.poll(max_count, deadline))
+        messages = self.servers.run(poll(self.state, max_count, deadline))
         return [(message.queue, message.offset) for message in messages]
 
     def commit(self) -> dict[QueueId, int]:
@@ -504,6 +505,17 @@ def test_failed_pull_is_tried_again_though_no_name_server_answers() -> None:
     world.servers.answer("ns:9876", code, ConnectFailed("ns:9876", "away"))
     world.fetch(pulls=2)
     assert world.servers.asked(PULL) == ["a:1", "a:1"]
+
+
+def test_caller_that_gives_up_when_messages_arrive_has_taken_none() -> None:
+    world = World(queues=1)
+    world.assign()
+    assert world.state.begin_poll(10) == []
+    world.ends[A0] = 2
+    world.fetch()
+    assert world.servers.run(world.state.wait_for_messages(200.0))
+    assert world.state.positions() == {A0: 0}
+    assert world.poll() == offsets(A0, range(2))
 
 
 def test_reader_fails_at_the_deadline_when_all_brokers_are_away() -> None:

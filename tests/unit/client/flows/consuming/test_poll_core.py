@@ -7,6 +7,7 @@ import pytest
 
 from downrange.client.flows.consuming.poll_core import PollCore
 from downrange.client.flows.consuming.subscriptions import filters_of
+from downrange.client.flows.effects import Wait
 from downrange.client.flows.hooks import Hooks
 from downrange.errors import ClientClosed, ConnectionLost, OptionError
 from downrange.model import QueueId, QueueOffset
@@ -14,6 +15,7 @@ from downrange.options.consumers import ConsumerOptions
 from downrange.wire.bodies import GroupMembersBody, LockedQueuesBody, LockQueuesBody, decode_body
 from downrange.wire.codes import RequestCode
 from downrange.wire.headers import OffsetReply
+from tests.unit.client.flows.consuming.polling import poll
 from tests.unit.client.flows.fake_servers import FakeServers, record, reply, route
 
 if TYPE_CHECKING:
@@ -94,7 +96,7 @@ class Polls:
         self.core.member.arrived(window)
 
     def poll(self, max_count: int = 10, seconds: float = 1.0) -> list[tuple[int, int]]:
-        found: list[ReceivedMessage] = self.run(self.core.poll(max_count, self.now + seconds))
+        found: list[ReceivedMessage] = self.run(poll(self.core, max_count, self.now + seconds))
         return [(message.queue.number, message.offset) for message in found]
 
     def save(self) -> dict[QueueId, QueueOffset]:
@@ -119,6 +121,50 @@ def test_a_poll_waits_for_messages() -> None:
     assert polls.poll() == []
     polls.on_wait[:] = [lambda: polls.fill(A1, 1)]
     assert polls.poll() == [(1, 7)]
+
+
+def test_a_caller_that_gives_up_when_messages_arrive_has_taken_none() -> None:
+    polls = Polls()
+    assert polls.core.begin_poll(10) == []
+    waiting = polls.core.wait_for_messages(polls.now + 1)
+    next(waiting)
+    polls.fill(A0, 2)
+    with pytest.raises(StopIteration):
+        waiting.send(True)
+    polls.run(polls.core.commit(deadline=polls.now + 3))
+    assert polls.committed == {}
+    assert polls.core.positions() == {A0: 7, A1: 7}
+    assert polls.poll() == [(0, 7), (0, 8)]
+
+
+def test_a_poll_waits_on_if_another_one_has_taken_the_messages() -> None:
+    polls = Polls()
+    polls.fill(A0, 1)
+    assert polls.run(polls.core.wait_for_messages(polls.now + 1))
+    assert polls.poll() == [(0, 7)]
+    assert polls.core.take(10) == []
+    assert isinstance(next(polls.core.wait_for_messages(polls.now + 1)), Wait)
+
+
+def test_a_poll_does_not_wait_if_messages_arrive_before_the_wait_begins() -> None:
+    """In threads, another one may take a step in between."""
+    polls = Polls()
+    assert polls.core.begin_poll(10) == []
+    polls.fill(A0, 1)
+    assert polls.run(polls.core.wait_for_messages(polls.now + 1))
+    assert polls.poll(seconds=0) == [(0, 7)]
+
+
+def test_a_start_that_is_given_up_leaves_the_group() -> None:
+    polls = Polls()
+    consumers = polls.servers.core.consumers
+    polls.core._spawn = polls.run
+    assert list(consumers) == ["jobs"]
+    polls.run(polls.core.undo_enter())
+    assert not consumers
+    assert polls.servers.asked(RequestCode.UNREGISTER_CLIENT) == ["a:1"]
+    polls.run(polls.core.undo_enter())
+    assert polls.servers.asked(RequestCode.UNREGISTER_CLIENT) == ["a:1"]
 
 
 def test_what_a_poll_returned_is_done_with_the_next_one() -> None:

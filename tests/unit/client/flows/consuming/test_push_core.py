@@ -180,31 +180,82 @@ def test_a_program_gets_one_message_after_the_other() -> None:
     stage.push._handler = None
     stage.fill(A0, 2)
     stopped = Signal()
-    first = stage.run(stage.push.next_delivery(stopped))
+    assert stage.run(stage.push.wait_for_next(stopped))
+    first = stage.push.take_next()
     assert first is not None
-    asking = stage.push.next_delivery(stopped)
+    assert stage.push.take_next() is None  # one at a time
+    asking = stage.push.wait_for_next(stopped)
     waiting = next(asking)
-    assert isinstance(waiting, Wait)  # one at a time
+    assert isinstance(waiting, Wait)
     stage.window().is_queued = True
     stage.push._line.append(stage.window())
     stage.push.finish(first)
     assert waiting.signal.is_fired
     with pytest.raises(StopIteration) as ended:
         asking.send(True)
-    assert offsets(ended.value.value.messages) == [1]
+    assert ended.value.value
+    second = stage.push.take_next()
+    assert second is not None
+    assert offsets(second.messages) == [1]
+
+
+def test_a_caller_that_gives_up_when_a_message_arrives_has_taken_none() -> None:
+    stage = entered()
+    stage.push._handler = None
+    stage.fill(A0, 1)
+    assert stage.run(stage.push.wait_for_next(Signal()))
+    assert not stage.window().running
+    assert stage.run(stage.push.wait_for_next(Signal()))
+
+
+def test_a_caller_that_gives_up_is_not_woken() -> None:
+    stage = entered()
+    stage.push._handler = None
+    waiting, given_up = (stage.push.wait_for_next(Signal()) for _ in range(2))
+    signal = next(waiting).signal  # type: ignore[union-attr]
+    next(given_up)
+    given_up.close()
+    stage.fill(A0, 1)
+    assert signal.is_fired
+
+
+def test_iteration_waits_while_it_is_paused() -> None:
+    stage = entered()
+    stage.push._handler = None
+    stage.push.pause()
+    stage.fill(A0, 1)
+    asking = stage.push.wait_for_next(Signal())
+    waiting = next(asking)
+    assert isinstance(waiting, Wait)
+    stage.push.resume()
+    assert waiting.signal.is_fired
+    with pytest.raises(StopIteration) as ended:
+        asking.send(True)
+    assert ended.value.value
+
+
+def test_a_start_that_is_given_up_leaves_the_group() -> None:
+    stage = entered()
+    consumers = stage.servers.core.consumers
+    stage.push._spawn = stage.run
+    stage.run(stage.push.undo_enter())
+    assert not consumers
+    assert stage.asked(RequestCode.UNREGISTER_CLIENT) == 1
+    stage.run(stage.push.undo_enter())
+    assert stage.asked(RequestCode.UNREGISTER_CLIENT) == 1
 
 
 def test_iteration_ends_when_it_is_stopped() -> None:
     stage = entered()
     stage.push._handler = None
     stopped = Signal()
-    asking = stage.push.next_delivery(stopped)
+    asking = stage.push.wait_for_next(stopped)
     waiting = next(asking)
     stopped.fire()
     assert waiting.signal.is_fired  # type: ignore[union-attr]
     with pytest.raises(StopIteration) as ended:
         asking.send(True)
-    assert ended.value.value is None
+    assert ended.value.value is False
 
 
 def test_a_message_that_nobody_handles_any_more_is_not_done() -> None:

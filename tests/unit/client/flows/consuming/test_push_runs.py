@@ -68,6 +68,8 @@ class World:
         )
         self.push.member.windows[QUEUE] = self.window
         self.worker = self.push.work()
+        #: Flows that wait, which they do as long as they exist.
+        self.idle: list[Flow[None]] = []
         expect(Wait, next(self.worker))
 
     def idle_workers(self, count: int) -> list[Flow[None]]:
@@ -75,6 +77,7 @@ class World:
         workers = [self.push.work() for _ in range(count)]
         for worker in workers:
             expect(Wait, next(worker))
+        self.idle += workers
         return workers
 
     def arrive(self, count: int) -> Effect:
