@@ -14,6 +14,7 @@ from downrange.errors import BatchFailed, InvalidMessage, SendFailed, SendTimedO
 from downrange.model import Message, QueueId
 from downrange.options import AutoBatch, ProducerOptions
 from downrange.wire.codes import RequestCode
+from downrange.wire.limits import BATCH_MESSAGES_MAX
 from tests.contract.blocking import LONG_TIMEOUT
 from tests.contract.conftest import PATIENCE
 
@@ -108,6 +109,17 @@ def test_a_list_that_is_too_long_is_split_to_fit(server: Server, producer: MakeP
     stored = server.read_all(topic, 100)
     assert [message.message_id for message in stored] == receipt.message_ids
     assert [message.keys for message in stored] == [[f"k{number}"] for number in range(100)]
+
+
+def test_a_list_of_more_messages_than_a_request_may_have_is_split(
+    server: Server, producer: MakeProducer
+) -> None:
+    topic = server.topic(queues=1)
+    batch = [Message(topic, b"x")] * (BATCH_MESSAGES_MAX + 3)
+    receipt = producer(server).send_batch(batch)
+    assert list(receipt.counts) == [BATCH_MESSAGES_MAX, 3]
+    assert [single.offset for single in receipt] == [0, BATCH_MESSAGES_MAX]
+    assert len(server.read_all(topic, len(batch))) == len(batch)
 
 
 def test_a_long_list_goes_on_to_the_next_queue_with_each_request(

@@ -34,6 +34,7 @@ from downrange.client.flows.effects import Signal, Wait
 from downrange.client.flows.producing.batches import is_delayed, size_in_batch
 from downrange.errors import RocketMQError, SendTimedOut
 from downrange.model import CompressedMessage, QueueId, QueueOffset, SendReceipt
+from downrange.wire.limits import BATCH_MESSAGES_MAX
 from downrange.wire.properties import PropertyKey
 from downrange.wire.system_names import RETRY_PREFIX
 
@@ -178,6 +179,7 @@ class Accumulator:
         if (
             body_bytes > self._options.hold_bytes
             or size >= self._body_bytes_max
+            or len(batch.messages) >= BATCH_MESSAGES_MAX
             or self._is_closed  # since the selector was asked
         ):
             self.shut(batch)

@@ -12,7 +12,7 @@ from downrange.client.flows.validation import check_is_message, invalid
 from downrange.errors import InvalidMessage, Unencodable
 from downrange.model import CompressedMessage, Message
 from downrange.native import twin
-from downrange.wire.limits import PROPERTIES_BYTES_MAX
+from downrange.wire.limits import BATCH_MESSAGES_MAX, PROPERTIES_BYTES_MAX
 from downrange.wire.messages import is_plain, property_text, usual_own_text
 from downrange.wire.system_names import RETRY_PREFIX
 
@@ -38,7 +38,7 @@ _BARE_BYTES: Final = _ITEM_BYTES + _PROPERTY_BYTES_MIN + 32
 def split(
     items: Iterable[ItemT], bytes_max: int, size_of: Callable[[ItemT], int]
 ) -> Iterator[list[ItemT]]:
-    """Split messages, or other items, into batches that fit.
+    """Split messages, or other items, into batches that fit, by bytes and by `BATCH_MESSAGES_MAX`.
 
     Args:
         items: Any iterable; it is read up to one item behind the batch that is yielded.
@@ -58,7 +58,7 @@ def split(
                 f"message {index} takes {size} bytes in a batch, more than the limit of "
                 f"{bytes_max} (body_bytes_max)"
             )
-        if size > room:
+        if size > room or len(batch) == BATCH_MESSAGES_MAX:
             yield batch
             batch, room = [], bytes_max
         batch.append(item)

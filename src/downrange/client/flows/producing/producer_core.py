@@ -50,7 +50,7 @@ from downrange.client.flows.validation import (
 from downrange.errors import BatchFailed, RocketMQError
 from downrange.model import BatchReceipt, Message, QueueId, SendReceipt
 from downrange.options import ProducerOptions
-from downrange.wire.limits import GROUP_BYTES_MAX
+from downrange.wire.limits import BATCH_MESSAGES_MAX, GROUP_BYTES_MAX
 from downrange.wire.system_names import RETRY_PREFIX
 
 if TYPE_CHECKING:
@@ -330,7 +330,8 @@ class ProducerCore(ProducerState):
         bytes_max, namespace = self.options.body_bytes_max, self.client.options.namespace
         # The usual list is checked in one pass, and is one batch.
         size = usual_batch_bytes(messages, bytes_max)
-        if size and size <= bytes_max and not messages[0].topic.startswith(RETRY_PREFIX):
+        is_one = size is not None and size <= bytes_max and 0 < len(messages) <= BATCH_MESSAGES_MAX
+        if is_one and not messages[0].topic.startswith(RETRY_PREFIX):
             check_message(messages[0], bytes_max, namespace)
             return [messages]
         check_batch(messages)

@@ -21,6 +21,7 @@ from downrange.errors import (
 )
 from downrange.model import Attempt, Message, QueueId, QueueOffset, SendReceipt
 from downrange.options import AutoBatch
+from downrange.wire.limits import BATCH_MESSAGES_MAX
 from tests.support.clock import FakeClock
 
 if TYPE_CHECKING:
@@ -270,6 +271,14 @@ def test_batch_that_fills_a_request_to_the_last_byte_does_not_wait() -> None:
     flow, effect = desk.add(body_of(1))
     assert effect == Pause(0)
     flow.close()
+
+
+def test_batch_of_as_many_messages_as_apache_can_count_does_not_wait() -> None:
+    desk = Desk(body_bytes_max=2**30, hold_bytes=2**20)
+    flows = [desk.add(body_of(1))[0] for _ in range(BATCH_MESSAGES_MAX + 1)]
+    flows[0].send(True)
+    flows[-1].send(False)
+    assert [len(batch) for batch in desk.bodies()] == [BATCH_MESSAGES_MAX, 1]
 
 
 def test_message_too_large_for_a_batch_is_a_batch_of_its_own() -> None:

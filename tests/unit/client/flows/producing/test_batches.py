@@ -19,6 +19,7 @@ from downrange.client.flows.producing.batches import (
 )
 from downrange.errors import InvalidMessage
 from downrange.model import Message
+from downrange.wire.limits import BATCH_MESSAGES_MAX
 from downrange.wire.messages import batch_of
 
 if TYPE_CHECKING:
@@ -34,6 +35,11 @@ def test_split_fills_each_batch_to_the_last_byte_and_no_further() -> None:
         ["dddd"],
         ["e"],
     ]
+
+
+def test_split_stops_at_the_number_of_messages_that_apache_can_count() -> None:
+    batches = list(split(range(2 * BATCH_MESSAGES_MAX + 1), 2**20, lambda _: 1))
+    assert [len(batch) for batch in batches] == [BATCH_MESSAGES_MAX, BATCH_MESSAGES_MAX, 1]
 
 
 def test_split_of_nothing_is_nothing() -> None:
