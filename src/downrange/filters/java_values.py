@@ -8,6 +8,7 @@ Properties are texts. A comparison converts a text to the type of the other side
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 from typing import Final, TypeAlias
 
 _INT_MAX: Final = 2**31 - 1
@@ -19,11 +20,15 @@ _FIRST_PLANE_MAX: Final = "\uffff"
 _INT_DIGITS: Final = 9
 _LONG_DIGITS: Final = 18
 _DOUBLE: Final = re.compile(
-    r"[+-]?(?:NaN|Infinity|(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?[fFdD]?)"
+    r"[+-]?(?:NaN|Infinity|(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?[fFdD]?)"
 )
 _HEX_DOUBLE: Final = re.compile(
     r"[+-]?0[xX](?:[0-9a-fA-F]+\.?|[0-9a-fA-F]*\.[0-9a-fA-F]+)[pP][+-]?[0-9]+[fFdD]?"
 )
+#: A longer text is converted once for many comparisons: its time grows with its length.
+_SHORT: Final = 32
+#: How many conversions of long texts are kept.
+_KEPT: Final = 64
 #: Java trims what is not above a blank.
 _TRIMMED: Final = "".join(map(chr, range(33)))
 
@@ -44,7 +49,7 @@ def to_integer(text: str) -> int:
     """
     if len(text) <= _INT_DIGITS and text.isascii() and text.isdigit():
         return int(text)
-    return _whole(text, _INT_MAX)
+    return _in_range(text, _INT_MAX)
 
 
 def to_long(text: str) -> int:
@@ -55,19 +60,29 @@ def to_long(text: str) -> int:
     """
     if len(text) <= _LONG_DIGITS and text.isascii() and text.isdigit():
         return int(text)
-    return _whole(text, _LONG_MAX)
+    return _in_range(text, _LONG_MAX)
 
 
-def _whole(text: str, largest: int) -> int:
-    if _DIGITS.fullmatch(text) is None or max(text) > _FIRST_PLANE_MAX:
-        raise ValueError("not a whole number")
-    # Leading zeros do not count; what is longer than a Long is not even converted.
-    if len(text.lstrip("+-0")) > _LONG_DIGITS + 1:
-        raise ValueError("too large")
-    value = int(text)
-    if not -largest - 1 <= value <= largest:
-        raise ValueError("too large")
+def _in_range(text: str, largest: int) -> int:
+    value = _whole(text) if len(text) <= _SHORT else _whole_of_long(text)
+    if value is None or not -largest - 1 <= value <= largest:
+        raise ValueError("not a whole number, or too large")
     return value
+
+
+def _whole(text: str) -> int | None:
+    """Return a whole number; None if it is none, or too large for a Long."""
+    if _DIGITS.fullmatch(text) is None or max(text) > _FIRST_PLANE_MAX:
+        return None
+    # Leading zeros do not count; what is longer than a Long is not even converted.
+    digits = text.lstrip("+-0")
+    if len(digits) > _LONG_DIGITS + 1:
+        return None
+    value = int(digits or "0")
+    return -value if text[0] == "-" else value
+
+
+_whole_of_long: Final = lru_cache(_KEPT)(_whole)
 
 
 def to_double(text: str) -> float:
@@ -76,20 +91,30 @@ def to_double(text: str) -> float:
     Raises:
         ValueError: Java refuses the text.
     """
+    value = _double(text) if len(text) <= _SHORT else _double_of_long(text)
+    if value is None:
+        raise ValueError("not a number")
+    return value
+
+
+def _double(text: str) -> float | None:
     trimmed = text.strip(_TRIMMED)
     if _DOUBLE.fullmatch(trimmed) is not None:
         return float(trimmed if trimmed.endswith(("N", "y")) else trimmed.rstrip("fFdD"))
     if _HEX_DOUBLE.fullmatch(trimmed) is None:
-        raise ValueError("not a number")
+        return None
     try:
         return float.fromhex(trimmed.rstrip("fFdD"))
     except OverflowError:
         return float("-inf" if trimmed.startswith("-") else "inf")
 
 
+_double_of_long: Final = lru_cache(_KEPT)(_double)
+
+
 def to_boolean(text: str) -> bool:
     """Read a text as Java's `Boolean.valueOf`: whatever is not "true" is false."""
-    return text.lower() == "true"
+    return len(text) == len("true") and text.lower() == "true"
 
 
 def order_doubles(left: float, right: float) -> int:

@@ -29,9 +29,11 @@ DECIMAL: Final = "decimal"
 END: Final = "end"
 
 _SYMBOL: Final = "symbol"
-_SKIPPED: Final = re.compile(
-    r"(?:[ \t\n\r\f]+|--[^\n\r]*(?:\r\n|\n|\r)|/\*[^*]*\*(?:\*|[^*/][^*]*\*)*/)+"
-)
+_BLANKS: Final = r"[ \t\n\r\f]+"
+_COMMENT: Final = r"/\*[^*]*\*(?:\*|[^*/][^*]*\*)*/"
+_SKIPPED: Final = re.compile(rf"(?:{_BLANKS}|--[^\n\r]*(?:\r\n|\n|\r)|{_COMMENT})+")
+#: In the last line, where no comment from `--` on can end.
+_SKIPPED_LAST: Final = re.compile(rf"(?:{_BLANKS}|{_COMMENT})+")
 _WORD: Final = re.compile(
     r"(?P<decimal>(?:[0-9]+\.[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?|[0-9]+[eE][+-]?[0-9]+)"
     r"|(?P<integer>0|[1-9][0-9]*[lL]?)"
@@ -65,6 +67,9 @@ class Tokens:
     def __init__(self, expression: str) -> None:
         self._expression = expression
         self._at = 0
+        #: Where the last line begins. A `--` there is not looked at further: to search for the end
+        #: of the line again for each one would take time by the square of the length.
+        self._last_line_at = 1 + max(expression.rfind("\n"), expression.rfind("\r"))
         self._ahead: list[Token] = []
 
     def peek(self, distance: int = 0) -> Token:
@@ -88,7 +93,8 @@ class Tokens:
         return token
 
     def _scan(self) -> Token:
-        skipped = _SKIPPED.match(self._expression, self._at)
+        pattern = _SKIPPED if self._at < self._last_line_at else _SKIPPED_LAST
+        skipped = pattern.match(self._expression, self._at)
         if skipped is not None:
             self._at = skipped.end()
         at = self._at

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import time
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -16,11 +18,15 @@ from downrange.filters.java_values import (
     to_long,
 )
 
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
 
 @pytest.mark.parametrize(
     ("text", "value"),
     [
         *(("0", 0), ("-0", 0), ("+5", 5), ("00000000000000000000005", 5)),
+        *(("0" * 9_999 + "7", 7), ("-" + "0" * 9_999 + "7", -7)),
         *(("2147483647", 2**31 - 1), ("-2147483648", -(2**31)), ("\u0665", 5)),
     ],
 )
@@ -97,3 +103,27 @@ def test_values_are_compared_by_the_type_of_the_other_side() -> None:
     assert order(Long(2**53 + 1), float(2**53)) == 0
     with pytest.raises(ValueError, match="Boolean"):
         order(True, "true")
+
+
+@pytest.mark.parametrize("read", [to_integer, to_long, to_double])
+@pytest.mark.parametrize(
+    "text", ["1" * 32_000 + "x", "1e" + "1" * 32_000 + "x", "0x" + "1" * 32_000 + "z"]
+)
+def test_a_long_text_that_is_no_number_takes_little_time(
+    read: Callable[[str], float], text: str
+) -> None:
+    # Some milliseconds. It was almost a minute when the time grew with the square of the length.
+    begun = time.process_time()
+    for _ in range(1_000):  # as often as one expression may compare it
+        with pytest.raises(ValueError, match="not a"):
+            read(text)
+    assert time.process_time() - begun < 5
+
+
+def test_a_long_text_is_converted_as_a_short_one() -> None:
+    assert to_double("0" * 99 + "1.5") == to_double("1.5")
+    assert to_double(" " * 99 + "-1.5f") == -1.5
+    assert to_double("0x" + "0" * 99 + "1p1") == 2.0
+    assert to_long("0" * 99 + "99999999999") == 99_999_999_999
+    with pytest.raises(ValueError, match="too large"):
+        to_integer("0" * 99 + "99999999999")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
 from downrange.errors import InvalidSql
@@ -201,6 +203,28 @@ def test_an_expression_may_be_long_but_not_of_any_length() -> None:
     values = ", ".join([f"'{number:06}'" for number in range(6_500)])
     assert Expression(f"a IN ({values}, '5')").matches(MESSAGE)
     assert "more than 65536 characters" in refusal_of("a = 5 " + " " * 100_000)
+
+
+def test_an_expression_with_many_minus_signs_takes_little_time() -> None:
+    # A `--` begins a comment if its line has an end. The search for it took two seconds when each
+    # one was searched for on its own.
+    expression = "a=--1 OR " * 999 + "x" * 56_000
+    begun = time.process_time()
+    assert Expression(expression).terms == 1_000
+    assert time.process_time() - begun < 1
+
+
+@pytest.mark.parametrize(
+    ("expression", "expected"),
+    [
+        ("a = 5 -- one\r\n AND a --\n = 5", "true"),
+        ("a = 5 -- one\n AND a = --5", "true"),
+        ("a = -- one\n --5", "true"),
+        ("a = --\r5", "true"),
+    ],
+)
+def test_a_comment_ends_with_its_line(expression: str, expected: str) -> None:
+    assert result(expression) == expected
 
 
 @pytest.mark.parametrize(
