@@ -9,7 +9,7 @@ little more time than the longest alone. The output of a part is printed when it
 lines are the totals, and the skipped tests with their reasons. The exit code is 0 when no part
 failed.
 
-The native part is used if it is built. The folders of `PURE` then run a second time without it
+The native part is used if it is built. The tests of `PURE` then run a second time without it
 (`DOWNRANGE_PURE=1`), because the twins in Python are the reference. If it is not built, all runs in
 Python, the second runs are left out, and a line says why; with `DOWNRANGE_REQUIRE_NATIVE=1` in the
 environment that is a failure.
@@ -57,9 +57,16 @@ LONG = {
 }
 #: All shares of this folder run first: each takes nearly as long as the whole run.
 LONGEST = "spark"
-#: The folders that also run without the native part, with the tests that are left out there:
-#: Apache's servers are the same for both.
-PURE = {"contract": "apache", "unit": "", "simulation": "", "golden": ""}
+#: What also runs without the native part, with the tests that are left out there: Apache's servers
+#: are the same for both. Of the Spark jobs those that read and those of one task, without a JVM.
+PURE = {
+    "contract": "apache",
+    "unit": "",
+    "simulation": "",
+    "golden": "",
+    "embedded/spark": "",
+    "spark/test_read.py": "",
+}
 #: The parts that only compute, without clocks. They run at a lower priority: tests that wait for
 #: servers then have a core when they need it.
 COMPUTING = frozenset({"types", "rust", "simulation"})
@@ -208,8 +215,9 @@ def _parts() -> list[Part]:
             name = folder if count == 1 else f"{folder}-{number + 1}"
             parts.append(_tests(name, [TESTS / folder] if count == 1 else files))
     if native is not None:
-        for folder, without in PURE.items():
-            pure = _tests(f"pure-{folder}", [TESTS / folder])
+        for path, without in PURE.items():
+            name = path.removesuffix(".py").replace("/", "-")
+            pure = _tests(f"pure-{name}", [TESTS / path])
             pure.environment[PURE_VARIABLE] = "1"
             pure.command += ["-m", f"not {without}"] if without else []
             parts.append(pure)
