@@ -360,6 +360,12 @@ def test_settings_that_may_hold_secrets_are_removed_from_a_dump(
     assert settings["aclEnable"] == "false"
 
 
+def test_a_dump_with_json_is_one_line(cluster: Cluster) -> None:
+    code, text = run(cluster, "broker", "dump", "--json")
+    assert (code, text.count("\n")) == (0, 1)
+    assert "broker-a" in json.loads(text)["settings"]
+
+
 def test_a_dump_tells_what_could_not_be_asked(cluster: Cluster) -> None:
     cluster.stop_broker()
     code, text = run(cluster, "broker", "dump")
@@ -440,5 +446,8 @@ def test_the_console_beside_a_server_logs_json_lines_too(tmp_path: Path) -> None
     lines = [json.loads(line) for line in errors.splitlines()]
     (named,) = [line for line in lines if "a TLS handshake on a port" in line["message"]]
     assert (named["logger"], named["level"]) == ("downrange.console", "warning")
-    invalid = [line["message"] for line in lines if line["logger"] == "uvicorn.error"]
-    assert invalid == ["Invalid HTTP request received."]
+    (invalid,) = [line for line in lines if line is not named]
+    assert (invalid["logger"], invalid["level"]) == ("downrange.console", "warning")
+    assert invalid["message"] == (
+        "a connection of 127.0.0.1 is cut: it sent what is no HTTP request"
+    )

@@ -296,7 +296,7 @@ def test_an_address_off_loopback_is_logged(caplog: pytest.LogCaptureFixture) -> 
 
 def ask(address: str, request: bytes) -> bytes:
     host, _, port = address.partition(":")
-    with socket.create_connection((host, int(port)), timeout=30) as connection:
+    with socket.create_connection((host, int(port)), timeout=20) as connection:
         connection.sendall(request)
         found = b""
         while piece := connection.recv(65536):
@@ -324,6 +324,26 @@ def test_requests_get_the_status_that_fits(
     assert head.startswith(b"HTTP/1.1 " + status)
     assert body
     assert b"Connection: close" in head
+
+
+@pytest.mark.parametrize(
+    ("start", "name"),
+    [
+        (b"\x16\x03\x01\x02\x00\x01\x00\x01", "TLS handshake"),
+        (b"\x00\x00\x00\xff\x00\x00\x00\xf0{", "clients of RocketMQ connect to the port of"),
+    ],
+)
+def test_a_peer_that_speaks_another_protocol_is_named_and_cut_at_once(
+    caplog: pytest.LogCaptureFixture, start: bytes, name: str
+) -> None:
+    with mq.Cluster(metrics="127.0.0.1:0") as cluster, caplog.at_level("WARNING"):
+        for _ in range(3):
+            assert name in ask(address_of(cluster), start).decode()  # ends before its 30 s
+        assert metrics_of(address_of(cluster)).value("rocketmq_broker_permission") == 6
+    lines = [each.getMessage() for each in caplog.records if each.name == "downrange.metrics"]
+    assert len(lines) == 1
+    assert lines[0].startswith("a connection of 127.0.0.1 is cut: it began with")
+    assert name in lines[0]
 
 
 def test_head_has_no_body(cluster: mq.Cluster) -> None:

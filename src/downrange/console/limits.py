@@ -21,6 +21,11 @@ CONNECTIONS_OF_ONE_MAX: Final = 100
 REQUEST_PAUSE_SECONDS: Final = 10.0
 #: Seconds in which a whole request must arrive; enough for the largest form on a slow line.
 REQUEST_SECONDS_MAX: Final = 120.0
+#: Seconds within which the reader of an answer must take more of what waits for it.
+ANSWER_PAUSE_SECONDS: Final = 30.0
+#: Bytes of answers that the system keeps per connection, beside what waits in the console. Without
+#: a limit, they may be megabytes: the console sees no progress until a third of them was read.
+ANSWER_BUFFER_BYTES: Final = 64 * 1024
 #: Event streams of all viewers, and of one session or address.
 STREAMS_MAX: Final = 100
 STREAMS_OF_ONE_MAX: Final = 12

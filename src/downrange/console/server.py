@@ -126,6 +126,8 @@ def _listen(options: ConsoleOptions) -> socket.socket:
         raise CannotListen(f"{options.host}:{options.port}", str(error)) from error
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        # The connections inherit it.
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, limits.ANSWER_BUFFER_BYTES)
         listener.bind(address)
         listener.listen(_BACKLOG)
     except OSError as error:

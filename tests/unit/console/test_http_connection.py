@@ -64,8 +64,10 @@ class FakeLoop:
         self._due.append(entry)
         return SimpleNamespace(cancel=lambda: self._due.remove(entry) if entry in self._due else 0)
 
-    def call_later(self, seconds: float, call: Callable[[], object]) -> SimpleNamespace:
-        return self.call_at(self.time() + seconds, call)
+    def call_later(
+        self, seconds: float, call: Callable[..., object], *arguments: object
+    ) -> SimpleNamespace:
+        return self.call_at(self.time() + seconds, lambda: call(*arguments))
 
     def create_task(self, work: Coroutine[Any, Any, None], **_: Any) -> FakeTask:
         try:
@@ -87,18 +89,53 @@ class FakeLoop:
 
 
 class FakeTransport:
-    """Keeps what is written."""
+    """Keeps what is written; after `peer_stops`, it waits until the peer takes it.
+
+    Attributes:
+        waiting: Bytes that the peer has not taken; None while it takes everything.
+    """
 
     def __init__(self, host: str) -> None:
         self.host = host
         self.written = b""
         self.is_closed = False
+        self.is_aborted = False
+        self.waiting: int | None = None
+        self.high = 64 * 1024
+        self.protocol: HttpConnection | None = None
+
+    def peer_stops(self) -> None:
+        self.waiting = 0
+
+    def peer_takes(self, count: int) -> None:
+        assert self.waiting is not None
+        assert self.protocol is not None
+        self.waiting -= count
+        if self.waiting == 0:
+            self.protocol.resume_writing()
 
     def get_extra_info(self, name: str) -> Any:
         return {"peername": (self.host, 1234), "sockname": ("10.0.0.1", 8080)}.get(name)
 
     def write(self, data: bytes) -> None:
         self.written += data
+        if self.waiting is not None:
+            was_paused = self.waiting > self.high
+            self.waiting += len(data)
+            if self.waiting > self.high and not was_paused:
+                assert self.protocol is not None
+                self.protocol.pause_writing()
+
+    def set_write_buffer_limits(self, high: int) -> None:
+        self.high = high
+
+    def get_write_buffer_size(self) -> int:
+        return self.waiting or 0
+
+    def abort(self) -> None:
+        assert self.protocol is not None
+        self.is_closed = self.is_aborted = True
+        self.protocol.connection_lost(None)
 
     def close(self) -> None:
         self.is_closed = True
@@ -116,15 +153,18 @@ class FakeTransport:
 class Server:
     """Accepts connections."""
 
-    def __init__(self, app: Any = answers_later) -> None:
+    def __init__(self, app: Any = answers_later, connections_max: int | None = None) -> None:
         self.loop = FakeLoop()
         self._state = ServerState()
-        self._config = uvicorn.Config(app, log_config=None)
+        self._config = uvicorn.Config(
+            app, log_config=None, ws="none", limit_concurrency=connections_max
+        )
         self._config.load()
 
     def connect(self, host: str = "10.0.0.2") -> tuple[HttpConnection, FakeTransport]:
         connection = HttpConnection(self._config, self._state, {}, _loop=cast("Any", self.loop))
         transport = FakeTransport(host)
+        transport.protocol = connection
         connection.connection_made(cast("Any", transport))
         return connection, transport
 
@@ -173,6 +213,100 @@ def test_an_answer_may_take_long(server: Server) -> None:
     connection.data_received(WHOLE)
     server.loop.pass_time(3600.0)
     assert not transport.is_closed
+
+
+def test_an_answer_that_nobody_reads_ends_the_connection() -> None:
+    server = Server(answers_at_once)
+    connection, transport = server.connect()
+    transport.peer_stops()
+    connection.data_received(WHOLE * 5)
+    assert transport.waiting
+    server.loop.pass_time(limits.ANSWER_PAUSE_SECONDS - 0.1)
+    assert not transport.is_aborted
+    server.loop.pass_time(0.2)
+    assert transport.is_aborted
+    assert connection not in connection.connections
+    server.loop.close()
+
+
+def test_a_closed_connection_whose_peer_does_not_read_ends_too() -> None:
+    """Closing waits until the rest is written, which may never be."""
+    server = Server(answers_at_once)
+    connection, transport = server.connect()
+    transport.peer_stops()
+    connection.data_received(WHOLE.replace(b"host", b"connection: close\r\nhost"))
+    assert transport.is_closed
+    server.loop.pass_time(limits.ANSWER_PAUSE_SECONDS)
+    assert transport.is_aborted
+    server.loop.close()
+
+
+def test_a_reader_who_is_slow_is_not_cut(server: Server) -> None:
+    """The answer is one that does not end, such as a stream of events."""
+    connection, transport = server.connect()
+    connection.data_received(WHOLE)
+    transport.peer_stops()
+    transport.write(b"x" * 100)  # an event of a stream
+    for _ in range(100):
+        transport.peer_takes(1)
+        server.loop.pass_time(limits.ANSWER_PAUSE_SECONDS)
+    server.loop.pass_time(3600.0)  # the stream has no event for an hour
+    assert not transport.is_closed
+    transport.write(b"x" * 100)
+    server.loop.pass_time(limits.ANSWER_PAUSE_SECONDS)
+    assert transport.is_aborted
+
+
+def lines_of(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [record.getMessage() for record in caplog.records]
+
+
+def test_a_peer_that_sends_no_http_is_named_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    server = Server()
+    for _ in range(20):
+        connection, transport = server.connect("10.1.0.1")
+        connection.data_received(b"XX\r\n\r\n")
+        assert transport.written.startswith(b"HTTP/1.1 400 ")
+    assert lines_of(caplog) == [
+        "a connection of 10.1.0.1 is cut: it sent what is no HTTP request",
+    ]
+
+
+def test_a_request_for_a_web_socket_is_answered_as_http_and_named_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    server = Server(answers_at_once)
+    for _ in range(20):
+        connection, transport = server.connect("10.1.0.2")
+        upgrade = b"connection: upgrade\r\nupgrade: websocket\r\nhost"
+        connection.data_received(WHOLE.replace(b"host", upgrade))
+        assert transport.written.startswith(b"HTTP/1.1 200 ")
+    (line,) = lines_of(caplog)
+    assert line.startswith("a request of 10.1.0.2 asks for another protocol")
+    server.loop.close()
+
+
+def test_a_request_above_the_limit_of_all_connections_is_named_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    server = Server(connections_max=1)
+    for _ in range(20):
+        connection, transport = server.connect("10.1.0.3")
+        connection.data_received(WHOLE)
+        assert transport.written.startswith(b"HTTP/1.1 503 ")
+        connection.connection_lost(None)
+    assert lines_of(caplog) == [
+        "a request of 10.1.0.3 gets 503: too many connections are open",
+    ]
+
+
+def test_other_warnings_of_the_web_server_name_the_peer(caplog: pytest.LogCaptureFixture) -> None:
+    connection, _ = Server().connect("10.1.0.4")
+    connection.logger.warning("it has %s", "a problem")
+    connection.logger.error("a bug")
+    assert lines_of(caplog) == ["10.1.0.4: it has a problem", "a bug"]
 
 
 def test_the_next_request_of_a_connection_has_the_same_limit() -> None:

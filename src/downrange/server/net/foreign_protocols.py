@@ -45,10 +45,15 @@ _INTERVAL: Final = 10.0
 _SOURCES_MAX: Final = 1_000
 
 
+def begins_with_tls(first: bytes) -> bool:
+    """Whether bytes begin with a TLS handshake."""
+    return first.startswith(_TLS_PREFIX)
+
+
 def foreign_protocol(first: bytes) -> str | None:
     """Return what a peer speaks and what to do, from its first 4 bytes; None if that is unknown."""
     start = first[:4]
-    if start.startswith(_TLS_PREFIX):
+    if begins_with_tls(start):
         return _TLS
     if start in _HTTP_STARTS:
         return _HTTP

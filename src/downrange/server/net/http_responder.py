@@ -15,6 +15,7 @@ from http import HTTPStatus
 from typing import TYPE_CHECKING, Final
 
 from downrange.errors import CannotListen
+from downrange.server.net.foreign_protocols import RareLines, begins_with_tls
 from downrange.server.net.listener import bind_error, text_of
 
 if TYPE_CHECKING:
@@ -28,6 +29,16 @@ PIECE_SECONDS: Final = 0.001
 _PIECE_BYTES: Final = 64 * 1024
 _METHODS: Final = ("GET", "HEAD")
 _TEXT: Final = "text/plain; charset=utf-8"
+#: Bytes of a request that are looked at before the rest has arrived; every request has more.
+_START_BYTES: Final = 4
+_TLS: Final = (
+    "a TLS handshake on a port without TLS: read metrics and health by http://, or put a proxy "
+    "with TLS in front of this port"
+)
+_FRAME: Final = (
+    "what is no HTTP request: this port shows metrics and health (--metrics); clients of RocketMQ "
+    "connect to the port of a name server or broker"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +96,7 @@ class HttpResponder:
         self._server: asyncio.Server | None = None
         self._address = ""
         self._open: set[asyncio.Task[None]] = set()
+        self._rare_lines = RareLines()
 
     @property
     def address(self) -> str:
@@ -147,7 +159,12 @@ class HttpResponder:
 
     async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
-            head = await reader.readuntil(b"\r\n\r\n")
+            start = await reader.readexactly(_START_BYTES)
+            if (foreign := _foreign(start)) is not None:
+                self._log_foreign(writer, foreign)
+                await self._write(writer, Page(400, f"it began with {foreign}\n"), is_head=False)
+                return
+            head = start + await reader.readuntil(b"\r\n\r\n")
         except asyncio.LimitOverrunError:
             problem = f"a request has at most {self._limits.header_bytes_max} bytes\n"
             await self._write(writer, Page(431, problem), is_head=False)
@@ -157,6 +174,12 @@ class HttpResponder:
         method, path = _method_and_path(head)
         is_head = method == "HEAD"
         await self._write(writer, self._page(method, path), is_head=is_head)
+
+    def _log_foreign(self, writer: asyncio.StreamWriter, foreign: str) -> None:
+        peer = writer.get_extra_info("peername")
+        host = peer[0] if peer else "?"
+        level = logging.WARNING if self._rare_lines.is_due((host, foreign)) else logging.DEBUG
+        _log.log(level, "a connection of %s is cut: it began with %s", host, foreign)
 
     def _page(self, method: str | None, path: str) -> Page:
         if method is None:
@@ -215,6 +238,13 @@ def _next_part(texts: Iterator[str]) -> tuple[bytes, bool]:
         if size >= _PIECE_BYTES or time.perf_counter() >= until:
             return "".join(found).encode(), False
     return "".join(found).encode(), True
+
+
+def _foreign(start: bytes) -> str | None:
+    """Return what the first bytes are, if they cannot begin a request."""
+    if begins_with_tls(start):
+        return _TLS
+    return None if all(0x20 <= byte < 0x7F for byte in start) else _FRAME
 
 
 def _method_and_path(head: bytes) -> tuple[str | None, str]:
