@@ -6,7 +6,7 @@ import json
 import logging
 import sys
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Final, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
 from downrange.errors import OptionError
 from downrange.options.hints import similar_names
@@ -71,10 +71,37 @@ def set_up_logs(texts: Iterable[str], form: LogFormat) -> None:
     # The console's web server tells of its own start and stop at INFO.
     levels.setdefault("uvicorn", max(levels[""], logging.WARNING))
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(JsonLines() if form == "json" else logging.Formatter(_TEXT))
+    handler.setFormatter(JsonLines() if form == "json" else TextLines(_TEXT))
     logging.basicConfig(level=levels.pop(""), handlers=[handler])
     for name, level in levels.items():
         logging.getLogger(name).setLevel(level)
+
+
+class TextLines(logging.Formatter):
+    """Formats each record as one line, and its traceback, if any, as indented lines.
+
+    Texts of clients are in messages, such as client ids. Line breaks and other control characters
+    are escaped, so that no text looks like a line of its own or controls the terminal.
+    """
+
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 (name of logging)
+        """Return the line, without a traceback."""
+        return _printable(super().formatMessage(record).rstrip())
+
+    def formatException(self, ei: Any) -> str:  # noqa: N802
+        """Return the lines of a traceback."""
+        return "\n".join(
+            f"  {_printable(line)}" for line in super().formatException(ei).split("\n")
+        )
+
+
+def _printable(text: str) -> str:
+    """Return a text on one line, with escape sequences as Python has them."""
+    if text.isprintable():
+        return text
+    return "".join(
+        [each if each.isprintable() else each.encode("unicode_escape").decode() for each in text]
+    )
 
 
 class JsonLines(logging.Formatter):

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from downrange.cli.server_logs import JsonLines, levels_of
+from downrange.cli.server_logs import JsonLines, TextLines, levels_of
 from downrange.errors import OptionError
 
 
@@ -43,16 +43,40 @@ def test_wrong_levels_are_refused(text: str) -> None:
         levels_of((text,))
 
 
-def record(message: str, *arguments: object, error: bool = False) -> logging.LogRecord:
+def record(message: str, *arguments: object, error: str | None = None) -> logging.LogRecord:
     info = None
-    if error:
+    if error is not None:
         try:
-            raise ValueError("no")
+            raise ValueError(error)
         except ValueError:
             info = sys.exc_info()
     made = logging.LogRecord("downrange.broker", logging.WARNING, "f", 1, message, arguments, info)
     made.created = 1_700_000_000.25
     return made
+
+
+def text_lines() -> TextLines:
+    return TextLines("%(levelname)s %(name)s: %(message)s")
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("client a\n2026-01-01 ERROR x", r"client a\n2026-01-01 ERROR x"),
+        ("a\r\n\x1b[2Jb\x00\x7f\x9b\u2028\u202e", r"a\r\n\x1b[2Jb\x00\x7f\x9b\u2028\u202e"),
+        ("half \ud800", r"half \ud800"),
+        ("\u4e2d \U0001f680 C:\\new", "\u4e2d \U0001f680 C:\\new"),
+        ("Exception in ASGI application\n", "Exception in ASGI application"),
+    ],
+)
+def test_a_text_of_a_client_forges_no_line_and_reaches_no_terminal(text: str, shown: str) -> None:
+    assert text_lines().format(record("%s", text)) == f"WARNING downrange.broker: {shown}"
+
+
+def test_a_text_line_has_the_whole_traceback_on_indented_lines() -> None:
+    lines = text_lines().format(record("failed", error="no\n2026 ERROR \x1b[2J")).split("\n")
+    assert lines[:2] == ["WARNING downrange.broker: failed", "  Traceback (most recent call last):"]
+    assert lines[-2:] == ["  ValueError: no", r"  2026 ERROR \x1b[2J"]
 
 
 def test_a_json_line_has_time_level_logger_and_message() -> None:
@@ -67,5 +91,5 @@ def test_a_json_line_has_time_level_logger_and_message() -> None:
 
 
 def test_a_json_line_has_the_traceback_of_an_error() -> None:
-    found = json.loads(JsonLines().format(record("failed", error=True)))
+    found = json.loads(JsonLines().format(record("failed", error="no")))
     assert found["error"].endswith("ValueError: no")
