@@ -20,6 +20,7 @@ from downrange import (
     DeadLetter,
     Outcome,
     PullConsumer,
+    PullOptions,
     PushConsumer,
     SimpleConsumer,
     TransactionProducer,
@@ -580,6 +581,27 @@ def test_poll_and_commit_have_spans(
     assert linked_by(received) == [sent]
     assert linked_by(telemetry.span(f"process {topic}")) == [sent]
     assert attributes_of(telemetry.span("commit"))["messaging.consumer.group.name"] == group
+
+
+def test_counters_of_pull_consumers_are_metrics_while_they_are_members_of_a_group(
+    server: Server, make: Make, producer: MakeProducer, telemetry: Telemetry
+) -> None:
+    topic, group = server.topic(1), server.topic()
+    producer(server).send(Message(topic, b"1"))
+    options = PullOptions(start="earliest")
+    member = make(PullConsumer, server.name_server, group=group, options=options)
+    member.start()
+    member.subscribe(topic)
+    alone = make(PullConsumer, server.name_server, group=server.topic())
+    alone.start()
+    alone.assign(topic, start="earliest")
+    wait_until(lambda: member.poll(0.1))
+    [fetched] = telemetry.points("downrange.consumer.fetched")
+    assert fetched.value == member.stats().fetched == 1
+    assert fetched.attributes["downrange.group"] == group
+    assert fetched.attributes["messaging.client.id"] == member.client.core.client_id
+    member.close()
+    assert telemetry.points("downrange.consumer.fetched") == []
 
 
 def test_popped_messages_have_spans_until_they_are_settled(

@@ -13,9 +13,11 @@ from weakref import WeakSet
 from opentelemetry.metrics import Observation
 
 from downrange.client._async.client import AsyncClient
+from downrange.client._async.pull_consumer import AsyncPullConsumer
 from downrange.client._async.push_consumer import AsyncPushConsumer
 from downrange.client._async.simple_consumer import AsyncSimpleConsumer
 from downrange.client._sync.client import Client
+from downrange.client._sync.pull_consumer import PullConsumer
 from downrange.client._sync.push_consumer import PushConsumer
 from downrange.client._sync.simple_consumer import SimpleConsumer
 from downrange.client.consumer_stats import ConsumerStats
@@ -101,7 +103,10 @@ class ClientMetrics:
         """Replace the methods."""
         for client in (Client, AsyncClient):
             methods.wrap(client, "start", self._started(self._clients), None)
-        for consumer in (PushConsumer, AsyncPushConsumer, SimpleConsumer, AsyncSimpleConsumer):
+        for consumer in (
+            *(PushConsumer, AsyncPushConsumer, PullConsumer, AsyncPullConsumer),
+            *(SimpleConsumer, AsyncSimpleConsumer),
+        ):
             methods.wrap(consumer, "start", self._started(self._consumers), None)
 
     def _started(self, running: _Started) -> Any:
@@ -175,7 +180,10 @@ def _observe(
 
 
 def _stats_of(running: Any) -> Any:
-    """Return the stats of a client or consumer; None if it was closed, or forked, meanwhile."""
+    """Return the stats of a client or consumer.
+
+    None if it was closed, or forked, meanwhile; or of a pull consumer that is no member of a group.
+    """
     try:
         return running.stats() if running.state == "running" else None
     except RocketMQError:
