@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import shlex
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -17,7 +18,7 @@ from downrange.console.cluster.actions.groups import AlterGroup, CreateGroup, De
 from downrange.console.cluster.actions.messages import DeliverToGroup, SendAgain, SendMessage
 from downrange.console.cluster.actions.offsets import CloneOffsets, ResetOffsets, SkipMessages
 from downrange.console.cluster.actions.topics import AlterTopic, CreateTopic, DeleteTopic
-from downrange.console.cluster.problems import NotConfirmed
+from downrange.console.cluster.problems import NoSuchMember, NotConfirmed
 from downrange.errors import GroupNotFound, NotFound, OptionError, RouteNotFound
 from downrange.wire.system_names import retry_topic
 from tests.contract.blocking import LONG_TIMEOUT
@@ -83,6 +84,15 @@ def test_topics_are_created_altered_and_deleted(
     assert _settings(admin, ours) == _settings(admin, theirs) == [(3, 3, 4, False)]
     with pytest.raises(OptionError, match="exists; alter it instead"):
         do(server, create[ours])
+    if not server.is_old:
+        wrong = {"no.such.attribute": "b"}
+        new = unique_name("topic")
+        for action in (
+            CreateTopic(topic=new, attributes=wrong),
+            AlterTopic(topic=ours, attributes={**wrong}),
+        ):
+            with pytest.raises(OptionError, match=r"^attributes: .*no\.such\.attribute"):
+                do(server, action)
     alter = {
         name: AlterTopic(topic=name, read_queues=5, write_queues=4, permission="rw")
         for name in (ours, theirs)
@@ -207,6 +217,8 @@ def test_a_message_is_delivered_to_a_group_now(server: Server, unique_name: Uniq
             action = DeliverToGroup(
                 group=group, topic=topic, message_id=wanted, client_id=member.client_id
             )
+            with pytest.raises(NoSuchMember, match="has no member 'nobody'"):
+                await view.do(replace(action, client_id="nobody"))
             refused = await view.do(action)
             assert (refused.is_ok, refused.values["result"]) == (False, "CR_THROW_EXCEPTION")
             done = await view.do(action)

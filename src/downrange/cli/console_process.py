@@ -31,8 +31,16 @@ class ConsoleFailed(RocketMQError):
     """The console did not start; its own message is above."""
 
 
-def console_arguments(flags: CommonFlags, *, port: int, store: Path) -> list[str]:
+def console_arguments(
+    flags: CommonFlags, *, port: int, store: Path, trace_report: str | None = None
+) -> list[str]:
     """Return the arguments of a console for a cluster that `serve` runs.
+
+    Args:
+        flags: The flags of `serve`.
+        port: The port of the console.
+        store: The folder of the cluster.
+        trace_report: The address of a report of `downrange pipeline trace`.
 
     Raises:
         OptionError: The console cannot reach a cluster with these flags.
@@ -50,6 +58,8 @@ def console_arguments(flags: CommonFlags, *, port: int, store: Path) -> list[str
     arguments = ["--port", str(port), "--audit", str(store / "console" / "audit.jsonl")]
     if access.file is not None:
         arguments += ["--acl", str(access.file)]
+    if trace_report is not None:
+        arguments += ["--trace-report", trace_report]
     arguments += ["--log-format", flags.log_format]
     for level in flags.log_level:
         arguments += ["--log-level", level]

@@ -66,6 +66,11 @@ _BROKER_EPILOG: Final = (
     help="Run the console for browsers, too, in a process of its own, on 127.0.0.1.",
 )
 @click.option("--console-port", default=DEFAULT_CONSOLE_PORT, help="Its port; 0 picks a free one.")
+@click.option(
+    "--trace-report",
+    metavar="URL",
+    help="Address of a report of `downrange pipeline trace`, for a link in the console.",
+)
 @with_common_flags
 def serve(
     flags: CommonFlags,
@@ -78,6 +83,7 @@ def serve(
     no_sql: bool,
     has_console: bool,
     console_port: int,
+    trace_report: str | None,
 ) -> None:
     """Run a whole cluster in the foreground: a name server and brokers with a durable store.
 
@@ -109,7 +115,7 @@ def serve(
         return
     from downrange.cli.console_process import ConsoleBesideServer, console_arguments
 
-    arguments = console_arguments(flags, port=console_port, store=store)
+    arguments = console_arguments(flags, port=console_port, store=store, trace_report=trace_report)
     with ConsoleBesideServer(arguments) as beside:
 
         def start_console() -> None:

@@ -8,6 +8,7 @@ from downrange.console.cluster.problems import (
     ActionTooSlow,
     ClusterGone,
     NoSuchBroker,
+    NoSuchMember,
     TooManyViewers,
 )
 from downrange.errors import (
@@ -22,6 +23,7 @@ from downrange.errors import (
     TopicNotFound,
     TransportError,
 )
+from downrange.wire.codes import ResponseCode
 
 
 class Forbidden(RocketMQError):
@@ -53,6 +55,7 @@ _STATUS: Final = (
     (SendNotPermitted, 403),
     (PageNotFound, 404),
     (NoSuchBroker, 404),
+    (NoSuchMember, 404),
     (RouteNotFound, 404),
     (GroupNotFound, 404),
     (NotFound, 404),
@@ -65,7 +68,11 @@ _STATUS: Final = (
     (TransportError, 504),
 )
 
+#: With these codes a broker refuses what the visitor has given, also in the errors of a send.
+_WRONG_VALUE: Final = (ResponseCode.MESSAGE_ILLEGAL, ResponseCode.INVALID_PARAMETER)
+
 
 def status_of(error: RocketMQError) -> int:
     """Return the status of a response that reports an error; 502 if a server refused."""
-    return next((status for kind, status in _STATUS if isinstance(error, kind)), 502)
+    other = 400 if error.code in _WRONG_VALUE else 502
+    return next((status for kind, status in _STATUS if isinstance(error, kind)), other)

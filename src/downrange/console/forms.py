@@ -6,6 +6,7 @@ it; a form that cannot be read is an `UnreadableForm`.
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Final
 from urllib.parse import parse_qsl
 
@@ -21,6 +22,9 @@ if TYPE_CHECKING:
 _KIND: Final = "application/x-www-form-urlencoded"
 #: Fields that may be long.
 _LONG: Final = ("body", "properties")
+#: Numbers as people write them. Python's own functions also read "1_0", and digits of all scripts.
+_WHOLE: Final = re.compile(r"[+-]?[0-9]+")
+_DECIMAL: Final = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
 
 
 class Form:
@@ -73,20 +77,18 @@ class Form:
         value = self.optional(name)
         if value is None:
             return None
-        try:
-            return int(value)
-        except ValueError:
-            raise OptionError(f"{name}: {value!r} is not a whole number") from None
+        if not _WHOLE.fullmatch(value.strip()):
+            raise OptionError(f"{name}: {value[:80]!r} is not a whole number")
+        return int(value)
 
     def decimal(self, name: str) -> float | None:
         """Return a number, or None if it is empty."""
         value = self.optional(name)
         if value is None:
             return None
-        try:
-            return float(value)
-        except ValueError:
-            raise OptionError(f"{name}: {value!r} is not a number") from None
+        if not _DECIMAL.fullmatch(value.strip()):
+            raise OptionError(f"{name}: {value[:80]!r} is not a number")
+        return float(value)
 
     def is_on(self, name: str) -> bool:
         """Return whether a box is ticked."""

@@ -130,6 +130,8 @@ def host_name(host: str) -> str | None:
 
 
 def _is_address(name: str) -> bool:
+    if "%" in name:
+        return False  # a zone, which browsers do not send, may be any text
     try:
         ipaddress.ip_address(name)
     except ValueError:

@@ -67,6 +67,13 @@ def test_a_console_beside_a_server_has_the_logs_of_the_server(tmp_path: Path) ->
     ]
 
 
+def test_a_console_beside_a_server_links_to_the_report_of_traces(tmp_path: Path) -> None:
+    arguments = console_arguments(NO_FLAGS, port=0, store=tmp_path, trace_report="http://x/r.html")
+    at = arguments.index("--trace-report")
+    assert arguments[at + 1] == "http://x/r.html"
+    assert "--trace-report" not in console_arguments(NO_FLAGS, port=0, store=tmp_path)
+
+
 @pytest.mark.parametrize("command", ["serve", "nameserver", "broker"])
 def test_help_shows_the_ready_line_and_the_options(command: str) -> None:
     ended = CliRunner().invoke(app, [command, "--help"], env={"COLUMNS": "200", "TERM": "dumb"})

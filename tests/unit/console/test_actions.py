@@ -17,9 +17,12 @@ from downrange.console.cluster.actions.groups import AlterGroup, CreateGroup, De
 from downrange.console.cluster.actions.messages import DeliverToGroup, SendAgain, SendMessage
 from downrange.console.cluster.actions.offsets import CloneOffsets, ResetOffsets, SkipMessages
 from downrange.console.cluster.actions.topics import AlterTopic, CreateTopic, DeleteTopic
+from downrange.console.cluster.problems import NoSuchMember
+from downrange.console.forms import Form
 from downrange.console.limits import AUDIT_ROWS_MAX
 from downrange.console.rendering import UNKNOWN
-from downrange.errors import OptionError, RocketMQError
+from downrange.errors import OptionError, RocketMQError, SendFailed, server_error
+from downrange.model import Attempt
 from tests.unit.console.fake_view import AT, ATTACK
 
 if TYPE_CHECKING:
@@ -28,6 +31,13 @@ if TYPE_CHECKING:
 
     from downrange.console.cluster.actions.action import Action
     from tests.unit.console.conftest import Visitor
+
+
+def refused_send(code: int, remark: str) -> SendFailed:
+    """Return the error of a send that a broker refused."""
+    error = server_error(code, remark, "b:1")
+    return SendFailed("t", [Attempt("b", "b:1", 0, error, 0.1)], 0.1)
+
 
 #: Name of the action, its form, the action, the page that follows.
 CASES: list[tuple[dict[str, Any], Action, str]] = [
@@ -164,6 +174,14 @@ def test_deleting_needs_the_name_typed_in(visitor: Visitor) -> None:
         ("create-topic", {}, "topic: is missing"),
         ("create-topic", {"topic": "t", "queues": "many"}, "queues: &#39;many&#39; is not a whole"),
         ("create-topic", {"topic": "t", "attributes": "abc"}, "attributes: the line"),
+        *(
+            ("create-topic", {"topic": "t", "queues": text}, "is not a whole number")
+            for text in ("1_0", "\uff11\uff12", "\u0663", "1.0", "- 1", "9" * 4000 + "_")
+        ),
+        *(
+            ("send-message", {"topic": "t", "deliver_in": text}, "is not a number")
+            for text in ("1_0", "\uff11", "\u0663", "nan", "inf", "0x1p3", "1e", ".")
+        ),
         ("alter-topic", {"topic": "t", "is_ordered": "perhaps"}, "is_ordered"),
         ("send-message", {"topic": "t", "deliver_in": "soon"}, "deliver_in"),
         ("resend-dead-letters", {"group": "g"}, "no dead letter is selected"),
@@ -185,6 +203,36 @@ def test_wrong_field_is_named(
     )
     assert record.outcome in unescape(response.text)
     assert f'<td class="code cut">{UNKNOWN}</td>' in visitor.text("/audit")
+
+
+@pytest.mark.parametrize(("text", "number"), [(" 12 ", 12), ("+3", 3), ("-4", -4)])
+def test_whole_numbers_are_read_as_people_write_them(text: str, number: int) -> None:
+    assert Form([("n", text)]).number("n") == number
+
+
+@pytest.mark.parametrize(
+    ("text", "number"), [(" 2.5 ", 2.5), ("3", 3), (".5", 0.5), ("1.", 1), ("-1e3", -1000)]
+)
+def test_numbers_are_read_as_people_write_them(text: str, number: float) -> None:
+    assert Form([("n", text)]).decimal("n") == number
+
+
+@pytest.mark.parametrize(
+    ("error", "status"),
+    [
+        (refused_send(13, "the delay is too long"), 400),
+        (refused_send(14, "the disk is full"), 502),
+        (server_error(29, "retryQueueNums 99999", "b:1"), 400),
+        (server_error(1, "it failed", "b:1"), 502),
+        (NoSuchMember("g", "c"), 404),
+    ],
+    ids=str,
+)
+def test_what_a_broker_refuses_for_its_value_is_a_mistake_of_the_visitor(
+    visitor: Visitor, error: RocketMQError, status: int
+) -> None:
+    visitor.view.failure = error
+    assert visitor.post("/actions/create-topic", {"topic": "t"}).status_code == status
 
 
 def test_unknown_action_is_not_found(visitor: Visitor) -> None:

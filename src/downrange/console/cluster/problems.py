@@ -7,6 +7,7 @@
     ├── TooManyViewers     a limit on tails or viewers is reached
     ├── NotConfirmed       a name that must be typed in does not match
     ├── NoSuchBroker       no broker of this name is known
+    ├── NoSuchMember       no member of a group has this client id
     └── NotABroker         the id of a message names a server that is not a broker of the topic
 
 Input that is wrong raises `OptionError`. Names that do not exist raise `RouteNotFound` (topics),
@@ -94,6 +95,22 @@ class NoSuchBroker(OptionError):
         self.known = tuple(sorted(known))
         others = f"known are {', '.join(self.known)}" if self.known else "none is known"
         super().__init__(f"there is no broker {broker!r}; {others}")
+
+
+class NoSuchMember(OptionError):
+    """No member of a group has this client id.
+
+    Attributes:
+        group: The group.
+        client_id: The id.
+    """
+
+    def __init__(self, group: str, client_id: str) -> None:
+        self.group = group
+        self.client_id = client_id
+        super().__init__(
+            f"group {group!r} has no member {client_id!r}; the page of the group shows its members"
+        )
 
 
 class NotABroker(OptionError):

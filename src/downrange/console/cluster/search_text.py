@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 #: An id of a message has the bytes of an IPv4 or an IPv6 address.
 _ID: Final = re.compile(r"[0-9A-Fa-f]{32}|[0-9A-Fa-f]{56}")
 #: [broker:]queue:offset, or as `downrange tail` prints it: [broker/]queue@offset.
-_PLACE: Final = re.compile(r"(?:(.+)[:/])?(\d{1,9})[:@](\d{1,18})")
-_AGE: Final = re.compile(r"\d+(?:\.\d+)?[smhd]")
-_DATE: Final = re.compile(r"\d{4}-\d{2}-\d{2}(?:[T ].*)?")
+_PLACE: Final = re.compile(r"(?:(.+)[:/])?(\d{1,9})[:@](\d{1,18})", re.ASCII)
+_AGE: Final = re.compile(r"\d+(?:\.\d+)?[smhd]", re.ASCII)
+_DATE: Final = re.compile(r"\d{4}-\d{2}-\d{2}(?:[T ].*)?", re.ASCII)
 _PREFIXES: Final = ("id", "key", "time", "offset")
 
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import shlex
 from typing import TYPE_CHECKING
 
 from downrange.console.cluster import limits
+from downrange.console.cluster.actions.action import shell_line
 from downrange.console.cluster.message_search import Budget, stop_note
 from downrange.console.cluster.pages.traces import TraceReport
 from downrange.console.cluster.scan import read_end
@@ -28,8 +28,8 @@ async def trace_report(admin: AsyncAdmin, name_servers: str, report: str | None)
     Raises:
         RocketMQError: A server did not answer.
     """
-    words = ["downrange", "pipeline", "trace", "--name-server", name_servers, "--output", "traces"]
-    command = shlex.join(words)
+    words = ("pipeline", "trace", "--output", "traces")
+    command = shell_line(words, name_servers, admin.client.options.namespace)
     try:
         states = await admin.topic_stats(TRACE_TOPIC)
     except RouteNotFound:

@@ -373,7 +373,11 @@ async def test_a_report_of_traces_says_where_it_stopped(monkeypatch: pytest.Monk
         admin.add(replace(cast("Any", trace), offset=offset))
     page = await trace_report(cast("Any", admin), "ns:9876", None)
     assert (page.records, page.stopped, page.stored) == (10, "complete", 5)
-    assert page.command == "downrange pipeline trace --name-server ns:9876 --output traces"
+    command = "downrange pipeline trace --output traces --name-server ns:9876"
+    assert page.command == command
+    admin.client.options = ClientOptions(namespace="ns1")
+    page = await trace_report(cast("Any", admin), "ns:9876", None)
+    assert page.command == f"{command} --namespace ns1"
     monkeypatch.setattr(limits, "TRACE_RECORDS_MAX", 4)
     page = await trace_report(cast("Any", admin), "ns:9876", None)
     assert (page.records, page.stopped) == (4, "rows")

@@ -9,13 +9,16 @@ from downrange import Message
 from downrange.console.cluster import limits
 from downrange.console.cluster.actions.action import result_of
 from downrange.console.cluster.message_ids import check_place
-from downrange.errors import OptionError
+from downrange.console.cluster.problems import NoSuchMember
+from downrange.errors import OptionError, ServerFailure
 
 if TYPE_CHECKING:
     from downrange import AsyncAdmin
     from downrange.console.cluster.actions.action import ActionResult, Right
     from downrange.console.cluster.sending_admin import SendingAdmin
 
+#: How a broker says that a group has no such member.
+_NOT_A_MEMBER: Final = "not online"
 #: Seconds for a member to consume a message; brokers give it 10 s.
 _MEMBER_SECONDS: Final = 12.0
 
@@ -181,9 +184,14 @@ class DeliverToGroup:
             new_id = await admin.retry_now(self.group, self.topic, self.message_id)
             text = f"group {self.group!r} gets a copy of {self.message_id}"
             return result_of(self, text, message_id=new_id)
-        found = await admin.consume_directly(
-            self.group, self.client_id, self.topic, self.message_id, timeout=_MEMBER_SECONDS
-        )
+        try:
+            found = await admin.consume_directly(
+                self.group, self.client_id, self.topic, self.message_id, timeout=_MEMBER_SECONDS
+            )
+        except ServerFailure as error:
+            if _NOT_A_MEMBER in (error.remark or ""):
+                raise NoSuchMember(self.group, self.client_id) from error
+            raise
         verdict = "consumed" if found.is_consumed else "did not accept"
         return result_of(
             self,

@@ -193,7 +193,7 @@ def read_target(to: str | None, shift: int | None, now: datetime) -> ResetTarget
         return "earliest"
     if word == "latest":
         return "latest"
-    if word.isdecimal():
+    if word.isascii() and word.isdecimal():
         return int(word)
     return parse_time("to", to or "", now, "earliest, latest, an offset, ", zone=UTC)
 

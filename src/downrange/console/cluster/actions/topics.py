@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar, Final
 
 from downrange.console.cluster.actions.action import check_typed, result_of
-from downrange.errors import OptionError, RouteNotFound
+from downrange.errors import OptionError, RouteNotFound, ServerFailure
 
 if TYPE_CHECKING:
+    from collections.abc import Generator
+
     from downrange import AsyncAdmin
     from downrange.console.cluster.actions.action import ActionResult, Right
+
+#: How brokers refuse an attribute, with the code of a failure. Java: AttributeUtil and the classes
+#: of attributes; the last one is of our broker.
+_WRONG_ATTRIBUTE: Final = (
+    *("attribute", "unsupported key", "nonexistent key", "wrong format key", "duplication key"),
+    *("kv string format", "value is not in", "is not supported"),
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,14 +72,15 @@ class CreateTopic:
         try:
             await admin.topic_route(self.topic)
         except RouteNotFound:
-            await admin.create_topic(
-                self.topic,
-                queues=self.queues,
-                permission=permission,
-                is_ordered=self.is_ordered,
-                attributes=self.attributes,
-                cluster=self.cluster,
-            )
+            with _refused_attributes():
+                await admin.create_topic(
+                    self.topic,
+                    queues=self.queues,
+                    permission=permission,
+                    is_ordered=self.is_ordered,
+                    attributes=self.attributes,
+                    cluster=self.cluster,
+                )
             return result_of(self, f"topic {self.topic!r} was created", queues=self.queues)
         raise OptionError(f"topic {self.topic!r} exists; alter it instead")
 
@@ -125,15 +136,16 @@ class AlterTopic:
 
     async def run(self, admin: AsyncAdmin) -> ActionResult:
         """Change it."""
-        changed = await admin.update_topic(
-            self.topic,
-            read_queues=self.read_queues,
-            write_queues=self.write_queues,
-            permission=None if self.permission is None else permission_of(self.permission),
-            is_ordered=self.is_ordered,
-            attributes=self.attributes or None,
-            brokers=self.brokers or None,
-        )
+        with _refused_attributes():
+            changed = await admin.update_topic(
+                self.topic,
+                read_queues=self.read_queues,
+                write_queues=self.write_queues,
+                permission=None if self.permission is None else permission_of(self.permission),
+                is_ordered=self.is_ordered,
+                attributes=self.attributes or None,
+                brokers=self.brokers or None,
+            )
         names = ", ".join(sorted(changed))
         return result_of(self, f"topic {self.topic!r} was changed on {names}", brokers=names)
 
@@ -175,6 +187,17 @@ class DeleteTopic:
         await admin.topic_route(self.topic)  # one that does not exist is an error
         await admin.delete_topic(self.topic, cluster=self.cluster)
         return result_of(self, f"topic {self.topic!r} and its messages were deleted")
+
+
+@contextmanager
+def _refused_attributes() -> Generator[None]:
+    """Raise an `OptionError` where a broker refuses an attribute."""
+    try:
+        yield
+    except ServerFailure as error:
+        if any(text in (error.remark or "") for text in _WRONG_ATTRIBUTE):
+            raise OptionError(f"attributes: {error}") from error
+        raise
 
 
 _PERMISSIONS: Final = {"rw": 6, "wr": 6, "r": 4, "w": 2}
