@@ -8,17 +8,23 @@ from typing import TYPE_CHECKING, Any
 
 from click.testing import CliRunner
 
+from downrange import Admin, ClientOptions
 from downrange.cli import app
 from tests.apache.fixtures import ACCOUNTS
 from tests.contract.blocking import LONG_TIMEOUT
 from tests.contract.conftest import only_sync
+from tests.contract.raw_members import RawMember
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from tests.apache.fixtures import UniqueName
     from tests.contract.servers import Server
 
 pytestmark = only_sync
 USER = ACCOUNTS.others[0]
+#: Messages that a group has not read, far more than the groups of other tests.
+LAG = 1000
 
 
 def _run(
@@ -101,6 +107,48 @@ def test_the_doctor_finds_nothing_wrong(server: Server) -> None:
     assert len(clocks) == len(server.brokers)
     assert all(finding["is_ok"] for finding in clocks), clocks
     assert {"disk", "groups"} <= {finding["name"] for finding in examined}
+
+
+def test_members_with_different_subscriptions_are_found_and_a_dump_has_them(
+    server: Server, unique_name: UniqueName, tmp_path: Path
+) -> None:
+    """The group has a large lag, so that it is examined also on a server with many groups."""
+    at, topic, group = server.name_server, server.topic(queues=1), unique_name("group")
+    _run(at, "send", topic, "a secret body", "--key", "a-secret-key")
+    _run(at, "send", topic, "--lines", "--batch", "500", stdin="a secret body\n" * LAG)
+    server.read_all(topic, LAG + 1)
+    with Admin(at, client_options=ClientOptions(call_timeout=LONG_TIMEOUT)) as admin:
+        admin.create_group(group)
+        for queue in admin.read_queues(topic):
+            admin.set_group_offset(group, queue, 0)
+    with (
+        RawMember(server.brokers, group, "member-1", {topic: "new"}),
+        RawMember(server.brokers, group, "member-2", {topic: "paid"}),
+    ):
+        words = ["doctor", "--interval", "0", "--json", "--timeout", f"{LONG_TIMEOUT:g}"]
+        examined = CliRunner().invoke(app, words, env={"NAMESRV_ADDR": at})
+        findings = [json.loads(line) for line in examined.stdout.splitlines()]
+        different = [each for each in findings if each["name"] == "subscriptions"]
+        assert [each["target"] for each in different if group in each["target"]] == [
+            f"group {group}"
+        ]
+        output = tmp_path / "dump.json"
+        _run(at, "broker", "dump", "-o", str(output))
+    text = output.read_text(encoding="utf-8")
+    assert "a secret body" not in text
+    assert "a-secret-key" not in text
+    dump = json.loads(text)
+    for broker in dump["settings"]:
+        assert dump["settings"][broker]["brokerName"] == broker
+        assert dump["figures"][broker]["putMessageTimesTotal"]
+    assert len(dump["settings"]) == len(server.brokers)
+    assert (
+        sum(queue["max_offset"] for queue in dump["topics"]["described"][topic]["queues"])
+        == LAG + 1
+    )
+    members = dump["groups"]["described"][group]["members"]["members"]
+    assert {each["client_id"] for each in members} == {"member-1", "member-2"}
+    assert "subscriptions" in {each["name"] for each in dump["findings"]}
 
 
 def test_the_doctor_recognizes_a_broker_in_the_place_of_a_name_server(server: Server) -> None:
