@@ -15,6 +15,7 @@ from downrange.server.broker.pop.checkpoints import Checkpoints
 from downrange.server.broker.pop.held_pops import HeldPops
 from downrange.server.broker.pop.orders import Orders
 from downrange.server.broker.pop.rewinds import Rewinds
+from downrange.server.broker.pop.unmatched_ranges import UnmatchedRanges
 from downrange.server.broker.route_lookups import RouteLookups
 from downrange.server.broker.scheduled.delay_levels import DelayedMessages
 from downrange.server.broker.scheduled.timed_messages import TimedMessages, timer_queue
@@ -132,6 +133,7 @@ class BrokerState:
             self._is_older,
         )
         self.held_pops = HeldPops()
+        self.unmatched = UnmatchedRanges()
         self.orders = Orders()
         self.is_pop_loaded = False
         self.timers = TimedMessages(self.pop_records)

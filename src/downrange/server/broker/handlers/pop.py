@@ -40,7 +40,7 @@ from downrange.server.broker.pop.pop_store import store_items, until_durable
 from downrange.server.broker.pop.queue_reader import with_receipts
 from downrange.server.broker.pop.revival import is_loaded
 from downrange.server.broker.tables.topic_table import READ
-from downrange.server.outputs import LateReply, Output, Peer, Reply, TablesChanged, refusal
+from downrange.server.outputs import HELD, LateReply, Output, Peer, Reply, TablesChanged, refusal
 from downrange.wire.codes import RequestCode, ResponseCode
 from downrange.wire.command import Command
 from downrange.wire.limits import POPPED_MAX
@@ -86,11 +86,11 @@ def _pop(state: BrokerState, request: Command, peer: Peer, now_ms: int) -> Seque
     is_full = len(state.checkpoints) >= state.options.pop_checkpoints_max
     if not is_full and (header.poll_time <= 0 or request.is_oneway):
         return [*outputs, Reply(_empty(state, header, ResponseCode.POLLING_TIMEOUT, now_ms))]
-    if not is_full and hold(state, header, peer, attempt, give_up, now_ms):
+    if not is_full and hold(state, request, header, peer, wanted, attempt, give_up, now_ms):
         asked = _asked(header, wanted)
         if not wanted.is_all and has_rest(state, asked, now_ms):  # the next tick goes on
-            state.held_pops.wake_at((header.topic, header.consumer_group), now_ms)
-        return outputs
+            state.held_pops.search_on((header.topic, header.consumer_group))
+        return [*outputs, HELD]
     return [*outputs, Reply(_empty(state, header, ResponseCode.POLLING_FULL, now_ms))]
 
 
@@ -146,7 +146,7 @@ def _take(
     found, rest = take_messages(state, asked, turn, now_ms)
     if not found:
         if rest and asked.count_max:  # none matched so far: the next tick goes on
-            state.held_pops.wake_at((asked.topic, asked.group), now_ms)
+            state.held_pops.search_on((asked.topic, asked.group))
         return None
     group, consumed = asked.group, state.statistics.consumed
     for taken in found:

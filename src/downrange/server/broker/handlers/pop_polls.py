@@ -1,23 +1,28 @@
 """Long polling of pops and notifications: hold them, and serve them when there are messages.
 
 A held request is tried again when a message arrives for it, when a queue that is popped in order
-becomes free, and once more when its time is over. `pop/held_pops.py` keeps them.
+becomes free, and once more when its time is over. `pop/held_pops.py` keeps them, and says how much
+they may search by filters.
 """
 
 from __future__ import annotations
 
+from itertools import chain
 from typing import TYPE_CHECKING, Final
 
 from downrange.errors import RocketMQError
 from downrange.server.broker.pop.held_pops import ALL_QUEUES, HeldPop
 from downrange.server.broker.pop.pop_plan import retry_topics
+from downrange.server.broker.record_scan import COMPARED_MAX
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from downrange.server.broker.message_filter import MessageFilter
     from downrange.server.broker.pop.held_pops import Place
     from downrange.server.broker.state import BrokerState
     from downrange.server.outputs import Output, Peer
+    from downrange.wire.command import Command
     from downrange.wire.pop_headers import NotificationRequest, PopRequest
     from downrange.wire.records import Record
 
@@ -28,28 +33,38 @@ _MISSES_MAX: Final = 16
 
 def hold(
     state: BrokerState,
+    request: Command,
     header: PopRequest | NotificationRequest,
     peer: Peer,
+    wanted: MessageFilter,
     attempt: Callable[[int], Sequence[Output] | None],
     give_up: Callable[[int], Sequence[Output]],
     now_ms: int,
 ) -> bool:
-    """Hold a request; return False if there are too many.
+    """Hold a request, without the parts that its answer does not need.
 
     Args:
         state: The broker.
-        header: The request.
+        request: The request.
+        header: Its fields.
         peer: Who asked.
+        wanted: Its filter.
         attempt: See `HeldPop.retry`.
         give_up: See `HeldPop.give_up`.
         now_ms: The time.
+
+    Returns:
+        False if there are too many.
     """
     place = topic, group = header.topic, header.consumer_group
-    until_ms = now_ms + header.poll_time
-    held = HeldPop(place, header.queue_id, peer, until_ms, attempt, give_up)
+    until_ms, is_filtered = now_ms + header.poll_time, not wanted.is_all
+    held = HeldPop(
+        place, header.queue_id, peer, until_ms, attempt, give_up, is_filtered=is_filtered
+    )
     topics = [topic] if header.order else [topic, *(name for _, name in retry_topics(topic, group))]
     if not state.held_pops.hold(held, topics):
         return False
+    request.fields, request.body, header.exp = {}, b"", None
     if header.order:
         _wake_when_free(state, place, now_ms)
     return True
@@ -70,6 +85,8 @@ def wake(state: BrokerState, record: Record, now_ms: int) -> list[Output]:
     """Serve the held pops that a stored record may concern."""
     outputs: list[Output] = []
     for place in state.held_pops.places_of(record.topic):
+        if state.held_pops.is_searching(place):  # its turn comes in a tick
+            continue
         is_own = record.topic == place[0]
         outputs += serve(state, place, record.queue_id if is_own else None, now_ms)
     return outputs
@@ -92,9 +109,9 @@ def serve(state: BrokerState, place: Place, queue_id: int | None, now_ms: int) -
         missed = misses.get(held.queue_id, 0)
         if missed > _MISSES_MAX:
             continue
-        found = _retry(held, now_ms)
+        found = _retry(state, held, now_ms)
         if found is None:
-            if state.held_pops.is_woken(place, now_ms):  # its search goes on in the next tick
+            if state.held_pops.is_searching(place):  # it goes on in a later tick
                 break
             misses[held.queue_id] = missed + 1
             continue
@@ -116,14 +133,17 @@ def serve_when_free(
 
 
 def answer_held(state: BrokerState, now_ms: int) -> list[Output]:
-    """Answer held pops whose time is over, and those whose queue is free again."""
+    """Go on with searches; answer held pops whose queue is free again, or whose time is over."""
     outputs: list[Output] = []
-    for place in state.held_pops.woken(now_ms):
+    held_pops = state.held_pops
+    held_pops.comparisons_left = COMPARED_MAX
+    for place in chain(held_pops.turns(), held_pops.woken(now_ms)):
         outputs += serve(state, place, None, now_ms)
         _wake_when_free(state, place, now_ms)
-    for held in state.held_pops.expired(now_ms):
-        outputs += _retry(held, now_ms) or held.give_up(now_ms)
+    for held in held_pops.expired(now_ms):
+        outputs += _retry(state, held, now_ms) or held.give_up(now_ms)
     state.orders.forget_old(now_ms)
+    held_pops.comparisons_left = COMPARED_MAX  # for the messages until the next tick
     return outputs
 
 
@@ -132,8 +152,14 @@ def answer_all_held(state: BrokerState, now_ms: int) -> list[Output]:
     return [output for held in state.held_pops.all() for output in held.give_up(now_ms)]
 
 
-def _retry(held: HeldPop, now_ms: int) -> Sequence[Output] | None:
-    """Try a request again. One that fails is answered without messages, the others go on."""
+def _retry(state: BrokerState, held: HeldPop, now_ms: int) -> Sequence[Output] | None:
+    """Try a request again, or let its place join the line if no search may begin now.
+
+    One that fails is answered without messages, the others go on.
+    """
+    if held.is_filtered and state.held_pops.comparisons_left <= 0:
+        state.held_pops.search_on(held.place)
+        return None
     try:
         return held.retry(now_ms)
     except (RocketMQError, OSError):  # the next request of this consumer reports it

@@ -30,7 +30,7 @@ from downrange.server.broker.pop.held_pops import ALL_QUEUES
 from downrange.server.broker.pop.pop_plan import PopOrder, has_message
 from downrange.server.broker.pop.queue_reader import start_offset, take
 from downrange.server.broker.pop.revival import is_loaded
-from downrange.server.outputs import LateReply, Output, Peer, Reply
+from downrange.server.outputs import HELD, LateReply, Output, Peer, Reply
 from downrange.wire.codes import RequestCode, ResponseCode
 from downrange.wire.command import Command
 from downrange.wire.pop_headers import (
@@ -127,8 +127,8 @@ def _notify(state: BrokerState, request: Command, peer: Peer, now_ms: int) -> Se
     is_old = check_age(state, header.born_time, header.poll_time, now_ms) is not None
     if header.poll_time <= 0 or is_old or request.is_oneway:
         return [*outputs, Reply(_notification())]
-    if hold(state, header, peer, attempt, give_up, now_ms):
-        return outputs
+    if hold(state, request, header, peer, wanted, attempt, give_up, now_ms):
+        return [*outputs, HELD]
     return [*outputs, Reply(_notification(polling_full=True))]
 
 

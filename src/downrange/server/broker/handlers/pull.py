@@ -27,7 +27,7 @@ from downrange.errors import RocketMQError
 from downrange.server.broker.handlers.answers import ensure_group
 from downrange.server.broker.held_pulls import HeldPull
 from downrange.server.broker.message_filter import filter_of_expression, filter_of_subscription
-from downrange.server.broker.record_scan import COMPARED_MAX, scan, scan_tags
+from downrange.server.broker.record_scan import COMPARED_MAX, examined_max, scan, scan_tags
 from downrange.server.broker.tables.topic_table import READ
 from downrange.server.outputs import HELD, LateReply, Output, Peer, Reply, refusal
 from downrange.wire.codes import RequestCode, ResponseCode
@@ -36,7 +36,7 @@ from downrange.wire.headers import PullRequest
 from downrange.wire.system_names import FAQ
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Iterable, Sequence
 
     from downrange.filters.match import Expression
     from downrange.options import BrokerOptions
@@ -56,7 +56,7 @@ _FORBIDDEN_TOPIC: Final = "3"
 _FORBIDDEN_SUBSCRIPTION: Final = "5"
 #: How often held pulls are compared with their queues, which grow by messages of other tags.
 _RECHECK_MS: Final = 5_000
-#: How many of them with SQL92 filters are compared per tick.
+#: How many of them with SQL92 filters are compared per tick. See also `_Searches`.
 _SQL_CHECKED_MAX: Final = 16
 
 _FOUND: Final = int(ResponseCode.SUCCESS)
@@ -335,34 +335,78 @@ def _matched_by_sql(state: BrokerState, queue: tuple[str, int], offset: int) -> 
     return matched
 
 
+class _Searches:
+    """The searches by SQL92 of one tick: all of them make a limited number of comparisons.
+
+    The last one may exceed it. Most held pulls need none, because `wake` has compared them.
+
+    Args:
+        state: The broker.
+    """
+
+    def __init__(self, state: BrokerState) -> None:
+        self._state = state
+        self._comparisons_left = COMPARED_MAX
+
+    def begin(self, pull: HeldPull) -> bool:
+        """Count the search for a held pull; return False if it must not be made in this tick."""
+        expression = pull.message_filter.sql
+        if expression is None or self._state.topics.get(pull.header.topic) is None:
+            return True
+        count = self._state.store.queue(*pull.queue).max_offset - pull.next_offset
+        if count > 0 and self._comparisons_left <= 0:
+            return False
+        examined = min(max(count, 0), examined_max(expression))
+        self._comparisons_left -= examined * max(expression.terms, 1)
+        return True
+
+
 def answer_held(state: BrokerState, now_ms: int) -> list[Output]:
-    """Answer held pulls whose time is over; every few seconds also those whose queue grew."""
-    outputs = _answer_all(state, state.held_pulls.expired(now_ms), now_ms)
+    """Answer held pulls whose time is over; every few seconds also those whose queue grew.
+
+    If their searches are too many for one tick, the client of a pull whose time is over goes on
+    with a pull of its own, and the other pulls wait for the next tick.
+    """
+    searches = _Searches(state)
+    outputs: list[Output] = [
+        _answer_late(state, pull, now_ms, is_read=searches.begin(pull))
+        for pull in state.held_pulls.expired(now_ms)
+    ]
     if now_ms - state.held_pulls.checked_ms >= _RECHECK_MS:
-        moved = state.held_pulls.take_if(_moved_pulls(state))
-        outputs += _answer_all(state, moved, now_ms)
-        if sum([pull.message_filter.sql is not None for pull in moved]) < _SQL_CHECKED_MAX:
+        moved = _MovedPulls(state, searches)
+        outputs += _answer_all(state, state.held_pulls.take_if(moved), now_ms)
+        if not moved.is_any_left:
             state.held_pulls.checked_ms = now_ms  # else the next tick continues
     return outputs
 
 
-def _moved_pulls(state: BrokerState) -> Callable[[HeldPull], bool]:
-    """Return a function that picks pulls whose queue grew, but only some with SQL92 filters.
+class _MovedPulls:
+    """A function that picks pulls whose queue grew, but only some with SQL92 filters.
 
-    Each of these may examine thousands of records.
+    Args:
+        state: The broker.
+        searches: Of this tick.
+
+    Attributes:
+        is_any_left: Whether a pull whose queue grew was not picked.
     """
-    sql_count = 0
 
-    def is_picked(pull: HeldPull) -> bool:
-        nonlocal sql_count
-        if not _is_moved(state, pull.header):
+    def __init__(self, state: BrokerState, searches: _Searches) -> None:
+        self.is_any_left = False
+        self._state = state
+        self._searches = searches
+        self._sql_left = _SQL_CHECKED_MAX
+
+    def __call__(self, pull: HeldPull) -> bool:
+        if not _is_moved(self._state, pull.header):
             return False
         if pull.message_filter.sql is None:
             return True
-        sql_count += 1
-        return sql_count <= _SQL_CHECKED_MAX
-
-    return is_picked
+        if not self._sql_left or not self._searches.begin(pull):
+            self.is_any_left = True
+            return False
+        self._sql_left -= 1
+        return True
 
 
 def _is_moved(state: BrokerState, header: PullRequest) -> bool:
@@ -397,17 +441,21 @@ def answer_all_held(state: BrokerState, now_ms: int) -> list[Output]:
 
 
 def _answer_all(state: BrokerState, pulls: list[HeldPull], now_ms: int) -> list[Output]:
-    outputs: list[Output] = []
-    for pull in pulls:
-        try:
-            command = _read_for_held(state, pull, now_ms)
-        except (RocketMQError, OSError) as error:  # concerns only this pull
-            command = refusal(ResponseCode.SYSTEM_ERROR, str(error))
-        outputs.append(LateReply(pull.peer.number, pull.request, command))
-    return outputs
+    return [_answer_late(state, pull, now_ms) for pull in pulls]
 
 
-def _read_for_held(state: BrokerState, pull: HeldPull, now_ms: int) -> Command:
+def _answer_late(
+    state: BrokerState, pull: HeldPull, now_ms: int, *, is_read: bool = True
+) -> LateReply:
+    """Answer a held pull with what its queue has, or, unread, with the offset to go on with."""
+    try:
+        command = _read_for_held(state, pull, now_ms, is_read=is_read)
+    except (RocketMQError, OSError) as error:  # concerns only this pull
+        command = refusal(ResponseCode.SYSTEM_ERROR, str(error))
+    return LateReply(pull.peer.number, pull.request, command)
+
+
+def _read_for_held(state: BrokerState, pull: HeldPull, now_ms: int, *, is_read: bool) -> Command:
     """Return the answer to a held pull: checks are repeated, its offset and filter are kept."""
     if not state.accepts_pulls:
         return _pulling_forbidden(state)
@@ -422,6 +470,9 @@ def _read_for_held(state: BrokerState, pull: HeldPull, now_ms: int) -> Command:
     assert topic is not None
     was_examined = header.queue_offset < pull.next_offset
     header.queue_offset = pull.next_offset
+    if not is_read:
+        unread = _Found(_RETRY, "NO_MATCHED_MESSAGE", pull.next_offset)
+        return _answer(state, header, topic, group, unread)
     found = _read(state, header, pull.message_filter)
     if was_examined and found.code == _NOT_FOUND:
         found = found._replace(code=_RETRY, status="NO_MATCHED_MESSAGE")

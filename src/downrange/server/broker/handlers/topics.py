@@ -204,6 +204,7 @@ def _delete(state: BrokerState, request: Command, peer: Peer, now_ms: int) -> Se
             state.statistics.drop_topic(name)
             state.request_modes.delete_topic(name)
             state.store.drop_topic(name)
+            state.unmatched.clear()
             state.is_checkpoint_due = True  # or recovery would find the topic's records again
             state.held_pulls.checked_ms = 0  # the next tick answers the pulls that wait for it
     return succeed_when_saved(state)

@@ -4,6 +4,12 @@ They wait under their topic and group, in the order of arrival. A message for th
 retry topic of the group, wakes them. A place can be woken at a time as well: when the block of a
 queue that is popped in order ends.
 
+A search by a filter is made in steps. A place whose search is not at its end stands in a line. Each
+tick serves the first places of the line, until their searches together have made a limited number
+of comparisons; a place that is still not at its end joins the line again, behind the others.
+Messages that wake places between two ticks have the same limit; a place beyond it joins the line,
+and a place in the line waits for its turn.
+
 The limits are Apache's: per topic, group and requested queue, and in all. A pop beyond a limit is
 answered with POLLING_FULL.
 """
@@ -14,8 +20,10 @@ from heapq import heapify, heappop, heappush
 from itertools import islice
 from typing import TYPE_CHECKING, Final, TypeAlias
 
+from downrange.server.broker.record_scan import COMPARED_MAX
+
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from downrange.server.outputs import Output, Peer
 
@@ -41,12 +49,13 @@ class HeldPop:
         queue_id: The requested queue, or `ALL_QUEUES`.
         peer: Who asked.
         until_ms: When it is answered in any case.
+        is_filtered: Whether it searches by a filter.
         retry: Takes the time; handles the request again and returns its outputs, or None if there
             is still no message.
         give_up: Takes the time; returns the answer without a message.
     """
 
-    __slots__ = ("give_up", "peer", "place", "queue_id", "retry", "until_ms")
+    __slots__ = ("give_up", "is_filtered", "peer", "place", "queue_id", "retry", "until_ms")
 
     def __init__(
         self,
@@ -56,6 +65,8 @@ class HeldPop:
         until_ms: int,
         retry: Callable[[int], Sequence[Output] | None],
         give_up: Callable[[int], Sequence[Output]],
+        *,
+        is_filtered: bool = False,
     ) -> None:
         self.place = place
         self.queue_id = queue_id
@@ -63,10 +74,16 @@ class HeldPop:
         self.until_ms = until_ms
         self.retry = retry
         self.give_up = give_up
+        self.is_filtered = is_filtered
 
 
 class HeldPops:
-    """All pops and notifications that wait."""
+    """All pops and notifications that wait.
+
+    Attributes:
+        comparisons_left: How many comparisons searches may still make until the next tick, or in
+            this one. The last search may exceed it.
+    """
 
     def __init__(self) -> None:
         # The inner dicts are used as ordered sets.
@@ -79,6 +96,8 @@ class HeldPops:
         self._times: list[tuple[int, int, HeldPop]] = []  # a heap; the number breaks ties
         self._number = 0
         self._count = 0
+        self._line: dict[Place, None] = {}  # an ordered set
+        self.comparisons_left = COMPARED_MAX
 
     def __len__(self) -> int:
         """Return how many wait."""
@@ -140,6 +159,7 @@ class HeldPops:
     def _remove_place(self, place: Place) -> None:
         del self._places[place]
         self._wake_ms.pop(place, None)
+        self._line.pop(place, None)
         for topic in self._topics.pop(place):
             places = self._by_topic[topic]
             del places[place]
@@ -156,14 +176,29 @@ class HeldPops:
         for place in self._places:
             self.wake_at(place, now_ms)
 
-    def is_woken(self, place: Place, now_ms: int) -> bool:
-        """Whether a place is worth another look now."""
-        wake_ms = self._wake_ms.get(place)
-        return wake_ms is not None and wake_ms <= now_ms
+    def search_on(self, place: Place) -> None:
+        """Let a place join the line: the search of one of its requests is not at its end."""
+        if place in self._places:
+            self._line[place] = None
+
+    def is_searching(self, place: Place) -> bool:
+        """Whether a place stands in the line."""
+        return place in self._line
+
+    def turns(self) -> Iterator[Place]:
+        """Yield the places of the line whose turn is in this tick, each once.
+
+        A place leaves the line with its turn. It joins it again if its search is not at its end.
+        """
+        for place in list(islice(self._line, _WOKEN_MAX)):
+            if self.comparisons_left <= 0:
+                break
+            del self._line[place]
+            yield place
 
     def is_behind(self, now_ms: int) -> bool:
         """Whether a place is worth another look now."""
-        return any(wake_ms <= now_ms for wake_ms in self._wake_ms.values())
+        return bool(self._line) or any(wake_ms <= now_ms for wake_ms in self._wake_ms.values())
 
     def woken(self, now_ms: int) -> list[Place]:
         """Return some of the places that are worth another look now, each once."""

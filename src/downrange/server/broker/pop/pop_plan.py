@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 _RETRY_FIRST: Final = 5
 #: How many queues one pop searches by SQL92.
 _SQL_QUEUES_MAX: Final = 8
+#: How many messages a search by tags examines in the time of one comparison by SQL92.
+_TAGS_PER_COMPARISON: Final = 16
 #: 2**64 divided by the golden ratio, an odd number whose bits follow no pattern.
 _SPREAD: Final = 0x9E3779B97F4A7C15
 _WORD: Final = 2**64 - 1
@@ -98,7 +100,8 @@ def take_messages(
         )
         rest -= taken.next_offset - start
         if wanted is not EVERYTHING:
-            examined_left -= _examined(taken, wanted)
+            examined_left -= _examined(taken.next_offset - start, wanted)
+            _count_comparisons(state, taken, wanted)
         if taken.offsets:
             found.append(taken)
             count_left -= len(taken.offsets)
@@ -130,35 +133,53 @@ def plain_start(
     return _start(state, topic, group, queue_id, init_mode)
 
 
-def _examined(taken: Taken, wanted: MessageFilter) -> int:
-    """Return how much of `TAGS_EXAMINED_MAX` was used up in a queue.
+def _examined(examined: int, wanted: MessageFilter) -> int:
+    """Return how much of `TAGS_EXAMINED_MAX` a number of messages of one queue uses up.
 
     A search by SQL92 reads the log: in all queues together it examines as many messages as in one.
     """
-    examined = taken.next_offset - taken.start
     if wanted.sql is None or not examined:
         return 0 if wanted.is_all else examined
     share = examined * TAGS_EXAMINED_MAX // examined_max(wanted.sql)
     return max(share, TAGS_EXAMINED_MAX // _SQL_QUEUES_MAX)
 
 
+def _count_comparisons(state: BrokerState, taken: Taken, wanted: MessageFilter) -> None:
+    """Count what a search in a queue has cost; see `HeldPops.comparisons_left`."""
+    examined = taken.next_offset - taken.start
+    if wanted.sql is None:
+        state.held_pops.comparisons_left -= examined // _TAGS_PER_COMPARISON
+    else:
+        state.held_pops.comparisons_left -= examined * max(wanted.sql.terms, 1)
+
+
 def has_message(state: BrokerState, asked: PopOrder, now_ms: int) -> bool:
     """Whether a pop may find a message.
 
-    If the filter matches none of those that one pop may examine, the answer is yes: only a pop
-    moves the group on, and then the next one goes on behind them.
+    If the filter matches none of those that one pop may examine, and there are more, the answer is
+    yes: only a pop moves the group on, and then the next one goes on behind them. So after a no,
+    all messages have been examined, and the next search begins with the new ones.
     """
     examined_left = TAGS_EXAMINED_MAX
     bytes_max = state.options.pull_bytes_max
     for kind, topic, queue_id in _queues(state, asked, 1, now_ms):
         queue, start = _start(state, topic, asked.group, queue_id, asked.init_mode)
         wanted = asked.wanted if kind == PLAIN else EVERYTHING
-        taken = take(state, queue, queue_id, start, wanted, kind, 1, bytes_max, examined_left)
+        is_noted = kind == PLAIN and not wanted.is_all
+        begin = state.unmatched.end(queue, wanted, start) if is_noted else start
+        taken = take(
+            state, queue, queue_id, begin, wanted, kind, 1, bytes_max, examined_left - begin + start
+        )
+        if wanted is not EVERYTHING:
+            _count_comparisons(state, taken, wanted)
+        if is_noted:
+            end = taken.offsets[0] if taken.offsets else taken.next_offset
+            state.unmatched.add(queue, wanted, start, end)
         if taken.offsets:
             return True
         if wanted is not EVERYTHING:
-            examined_left -= _examined(taken, wanted)
-            if examined_left <= 0:
+            examined_left -= _examined(taken.next_offset - start, wanted)
+            if examined_left <= 0 or taken.next_offset < queue.max_offset:
                 return True
     return False
 

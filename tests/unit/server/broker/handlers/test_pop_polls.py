@@ -11,10 +11,17 @@ from downrange.errors import CorruptStore
 from downrange.server.broker import record_scan
 from downrange.server.broker.handlers import pop, pop_polls
 from downrange.server.broker.pop import held_pops, pop_plan, queue_reader
-from downrange.server.outputs import Peer
+from downrange.server.outputs import HELD, Peer
 from downrange.wire.codes import RequestCode
 from downrange.wire.command import Command
-from tests.unit.server.broker.pop_stage import INVISIBLE_MS, PopStage, ack_request, popped_of
+from tests.unit.server.broker.pop_stage import (
+    INVISIBLE_MS,
+    PopStage,
+    ack_request,
+    notification_request,
+    pop_request,
+    popped_of,
+)
 
 OTHER = Peer(2, "10.0.0.3:1002")
 
@@ -140,6 +147,103 @@ def test_places_are_looked_at_again_in_turn(monkeypatch: pytest.MonkeyPatch) -> 
     for _ in range(4):
         stage.tick()
     assert [stage.committed(group=group) for group in "GH"] == [6, 6]
+
+
+#: Does not match the messages of these tests, and has ten comparisons.
+SLOW = " OR ".join(["TAGS = 'B'", *(f"TAGS = 'C{number}'" for number in range(9))])
+
+
+def searching(monkeypatch: pytest.MonkeyPatch, groups: str) -> tuple[PopStage, list[Command]]:
+    """Return a broker where each group has a held pop that searches 40 messages, 4 at a time."""
+    monkeypatch.setattr(record_scan, "EXAMINED_MAX", 4)
+    stage = PopStage()
+    stage.send(*["a"] * 40, TAGS="A")
+    return stage, [stage.hold(exp=SLOW, exp_type="SQL92", group=group) for group in groups]
+
+
+def test_all_places_share_the_comparisons_of_a_tick(monkeypatch: pytest.MonkeyPatch) -> None:
+    stage, requests = searching(monkeypatch, "GHI")
+    monkeypatch.setattr(pop_polls, "COMPARED_MAX", 41)  # two searches
+    counts = [{group: stage.committed(group=group) or 0 for group in "GHI"}]
+    while stage.broker.is_behind(stage.now_ms):
+        stage.tick()
+        counts.append({group: stage.committed(group=group) or 0 for group in "GHI"})
+    for before, after in pairwise(counts[:-1]):
+        assert sum(after.values()) - sum(before.values()) == 8
+        assert max(after.values()) - min(after.values()) <= 4
+    assert set(counts[-1].values()) == {40}
+    stage.send("b", TAGS="B")
+    assert [bodies_of(stage, request) for request in requests] == [["b"]] * 3
+
+
+def test_messages_do_not_make_places_search_that_wait_for_their_turn(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    stage, (request,) = searching(monkeypatch, "G")
+    before = stage.committed()
+    stage.send("b", TAGS="B")
+    assert stage.committed() == before
+    stage.drain(50)
+    assert bodies_of(stage, request) == ["b"]
+
+
+def test_place_beyond_the_comparisons_between_two_ticks_is_served_in_the_next_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(pop_polls, "COMPARED_MAX", 10)
+    stage = PopStage()
+    requests = [stage.hold(exp=SLOW, exp_type="SQL92", group=group) for group in "GHI"]
+    notification = stage.hand_in(
+        notification_request(exp=SLOW, exp_type="SQL92", consumer_group="J", poll_time=10_000)
+    )
+    plain = stage.hold(group="K")
+    stage.tick()
+    stage.send("b", TAGS="B")
+    assert bodies_of(stage, requests[0]) == ["b"]
+    assert bodies_of(stage, plain) == ["b"]
+    for request in (*requests[1:], notification):
+        assert stage.answer_to(request) is None
+        assert stage.broker.is_behind(stage.now_ms)
+        stage.tick()
+        assert stage.answer_of(request).code == 0
+    assert not stage.broker.is_behind(stage.now_ms)
+
+
+def test_time_of_a_pop_ends_while_others_search(monkeypatch: pytest.MonkeyPatch) -> None:
+    stage, _ = searching(monkeypatch, "G")
+    monkeypatch.setattr(pop_polls, "COMPARED_MAX", 1)
+    request = stage.hold(exp=SLOW, exp_type="SQL92", group="H", poll_ms=1_000)
+    stage.tick(1_000)
+    assert stage.answer_of(request).code == 210
+    stage.send("b", TAGS="B")
+    found: list[str] = []
+    for _ in range(20):
+        found += stage.bodies(exp=SLOW, exp_type="SQL92", group="H")
+    assert found == ["b"]
+
+
+@pytest.mark.parametrize("make", [pop_request, notification_request])
+def test_request_that_waits_keeps_little_and_is_not_counted_as_unanswered(
+    make: Any, stage: PopStage
+) -> None:
+    """A consumer holds thousands of them on a connection, where it also acknowledges."""
+    key = "poll_ms" if make is pop_request else "poll_time"
+    request = make(exp="B", exp_type="TAG", **{key: 10_000})
+    request.body = bytes(1_000_000)
+    stage.hand_in(request)
+    assert (request.fields, request.body) == ({}, b"")
+    assert stage.others == [HELD]
+    stage.send("b", TAGS="B")
+    assert stage.answer_of(request).code == 0
+
+
+def test_request_beyond_the_limit_is_not_held(
+    stage: PopStage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(held_pops, "ALL_MAX", 0)
+    stage.hold()
+    stage.hand_in(notification_request(poll_time=10_000))
+    assert stage.others == []
 
 
 def test_pop_of_no_messages_keeps_no_one_busy(stage: PopStage) -> None:

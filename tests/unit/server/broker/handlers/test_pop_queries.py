@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from downrange.server.broker import record_scan
-from downrange.server.broker.pop import held_pops, pop_plan
+from downrange.server.broker.handlers import pop_polls
+from downrange.server.broker.pop import held_pops, pop_plan, queue_reader
 from downrange.wire.codes import RequestCode
 from downrange.wire.command import Command
 from downrange.wire.records import decode_records
@@ -139,6 +142,98 @@ def test_notification_asks_for_a_pop_if_there_is_more_than_one_may_examine(
             break
         found += stage.bodies(exp=exp, exp_type=kind)
     assert found == ["b"]
+
+
+def test_notification_asks_for_a_pop_if_one_search_ends_by_its_bytes(
+    stage: PopStage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(record_scan, "READ_BYTES_MAX", 1)
+    sql: dict[str, Any] = {"exp": "TAGS = 'B'", "exp_type": "SQL92"}
+    stage.send(*"aaaa", TAGS="A")
+    stage.send("b", TAGS="B")
+    found: list[str] = []
+    for _ in range(20):
+        if stage.ask(notification_request(**sql)).fields == NOTHING:
+            break
+        found += stage.bodies(**sql)
+    assert found == ["b"]
+
+
+def wait(stage: PopStage, exp: str = "TAGS = 'B'", kind: str = "SQL92", **changes: Any) -> Command:
+    """Hand in a notification that waits."""
+    request = notification_request(
+        stage.now_ms, exp=exp, exp_type=kind, poll_time=60_000, **changes
+    )
+    stage.hand_in(request)
+    assert stage.answer_to(request) is None
+    return request
+
+
+@pytest.mark.parametrize(("exp", "kind"), [("B", "TAG"), ("TAGS = 'B'", "SQL92")])
+def test_messages_are_compared_once_for_all_notifications_with_a_filter(
+    exp: str, kind: str, stage: PopStage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stage.send(*["a"] * 30, TAGS="A")
+    examined: list[int] = []
+    original = queue_reader.take
+
+    def counted(*arguments: Any) -> Any:
+        taken = original(*arguments)
+        examined.append(taken.next_offset - taken.start)
+        return taken
+
+    monkeypatch.setattr(pop_plan, "take", counted)
+    groups = ("G", "G", "H", "H")
+    requests = [wait(stage, exp, kind, consumer_group=group) for group in groups]
+    requests += [wait(stage, exp, kind, queue_id=0)]
+    assert sum(examined) == 30
+    stage.send("a", TAGS="A")
+    stage.send("a", TAGS="A", queue_id=1)
+    assert sum(examined) == 32
+    stage.send("b", TAGS="B")
+    assert [stage.answer_of(request).fields for request in requests] == [FOUND] * 5
+
+
+def test_notification_sees_messages_before_those_that_were_compared(stage: PopStage) -> None:
+    stage.send("b", TAGS="B")
+    stage.send(*"aa", TAGS="A")
+    stage.ack_together(*stage.pop())
+    request = wait(stage)
+    stage.reset(0)
+    stage.send("a", TAGS="A")
+    assert stage.answer_of(request).fields == FOUND
+
+
+def test_notification_sees_the_messages_of_a_topic_that_is_created_again(stage: PopStage) -> None:
+    stage.send(*"aaa", TAGS="A")
+    wait(stage)
+    assert len(stage.state.unmatched) == 1
+    delete = Command(int(RequestCode.DELETE_TOPIC_IN_BROKER), {"topic": "T"})
+    assert stage.ask(delete).code == 0
+    assert len(stage.state.unmatched) == 0
+    stage.create("T", 2)
+    request = wait(stage)
+    stage.send("b", TAGS="B")
+    assert stage.answer_of(request).fields == FOUND
+
+
+def test_comparisons_for_notifications_are_limited(
+    stage: PopStage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those beyond the limit are made in the next ticks; no notification is forgotten."""
+    monkeypatch.setattr(pop_polls, "COMPARED_MAX", 5)
+    tags = [f"TAGS = 'B{number}'" for number in range(12)]
+    requests = [wait(stage, exp, consumer_group=group) for group in "GHI" for exp in tags]
+    stage.tick()
+    before = len(stage.state.unmatched)
+    stage.send("a", TAGS="A")
+    assert len(stage.state.unmatched) == before + 5
+    stage.drain(50)
+    assert len(stage.state.unmatched) == before + 12
+    stage.send("b", TAGS="B11")
+    stage.drain(50)
+    answers = [stage.answer_to(request) for request in requests]
+    assert [answer is not None for answer in answers] == ([False] * 11 + [True]) * 3
 
 
 def test_notification_of_a_blocked_queue(stage: PopStage) -> None:

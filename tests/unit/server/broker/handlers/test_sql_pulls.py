@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -391,6 +392,36 @@ def test_comparisons_with_held_pulls_are_limited(stage: Stage) -> None:
     codes = [answer.code for pull in pulls if (answer := stage.answer_to(pull)) is not None]
     assert (len(codes), codes[59]) == (60, FOUND)
     assert set(codes[:59]) == {RETRY}
+
+
+def test_searches_for_held_pulls_are_limited_in_each_tick(stage: Stage) -> None:
+    stage.tick()
+    filters = [" OR ".join([f"amount = {number}"] * 1_000) for number in range(100, 110)]
+    pulls = [stage.hand_in(sql_pull(text, suspend_ms=60_000)) for text in filters]
+    for _ in range(4):
+        fill_many(stage, 10)  # each time, two pulls are compared
+    counts = [0]
+    stage.tick(5_000)
+    for _ in pulls:
+        counts.append(sum([stage.answer_to(pull) is not None for pull in pulls]))
+        stage.tick(100)
+    answered = [after - before for before, after in pairwise(counts)]
+    assert answered == [3, *[1] * 7, 0, 0]  # each of 8 pulls has 32 messages to examine
+
+
+def test_a_pull_whose_time_is_over_goes_on_by_itself_if_there_is_too_much_to_search(
+    stage: Stage,
+) -> None:
+    stage.tick()
+    filters = [" OR ".join([f"amount = {number}"] * 1_000) for number in range(60)]
+    pulls = [stage.hand_in(sql_pull(text, suspend_ms=1_000)) for text in filters]
+    fill_many(stage, 1, amount=59)
+    stage.tick(1_000)
+    answers = [answer for pull in pulls if (answer := stage.answer_to(pull)) is not None]
+    assert [answer.code for answer in answers] == [RETRY] * 60
+    offsets = [answer.fields["nextBeginOffset"] for answer in answers]
+    assert offsets == ["1"] * 40 + ["0"] * 20  # 20 were compared at once, and 20 now
+    assert bodies_of(stage.ask(sql_pull(filters[59]))) == [b"x"]
 
 
 def test_a_held_pull_whose_time_is_over_gets_the_offset_behind_the_compared_messages(

@@ -27,7 +27,7 @@ def hold(pops: HeldPops, pop: HeldPop) -> HeldPop:
 def is_empty(pops: HeldPops) -> bool:
     """Whether nothing of any pop is left, apart from times that are removed later."""
     tables = (pops._places, pops._by_topic, pops._topics, pops._by_connection, pops._counts)
-    return not any(tables) and not pops._wake_ms and len(pops) == 0
+    return not any(tables) and not pops._wake_ms and not pops._line and len(pops) == 0
 
 
 def test_order_of_arrival_and_removal() -> None:
@@ -90,6 +90,42 @@ def test_places_are_woken_once_at_the_earliest_time() -> None:
     pops.wake_at(PLACE, 60)
     pops.remove(pop)
     assert is_empty(pops)
+
+
+def test_places_of_the_line_have_their_turn_once_in_each_tick() -> None:
+    pops = HeldPops()
+    pops.search_on(PLACE)  # nothing waits there
+    assert not pops.is_searching(PLACE)
+    places = [PLACE, ("T", "H"), ("T", "I")]
+    held = [hold(pops, a_pop(place)) for place in places]
+    for place in (*places, PLACE):
+        pops.search_on(place)
+    assert pops.is_behind(0)
+    pops.remove(held[2])
+    for _ in range(2):
+        turns: list[tuple[str, str]] = []
+        for place in pops.turns():
+            turns.append(place)
+            assert not pops.is_searching(place)
+            pops.search_on(place)
+        assert turns == places[:2]
+    assert pops.all() == held[:2]
+    assert is_empty(pops)
+    assert not pops.is_behind(0)
+
+
+def test_turns_end_when_the_comparisons_of_a_tick_are_made() -> None:
+    pops = HeldPops()
+    for place in (PLACE, ("T", "H")):
+        hold(pops, a_pop(place))
+        pops.search_on(place)
+    for place in pops.turns():
+        assert place == PLACE
+        pops.comparisons_left = 0
+        pops.search_on(place)
+    assert list(pops.turns()) == []
+    pops.comparisons_left = 1
+    assert list(pops.turns()) == [("T", "H"), PLACE]
 
 
 def test_times_of_removed_pops_do_not_pile_up(monkeypatch: pytest.MonkeyPatch) -> None:
