@@ -231,6 +231,7 @@ def test_queues_of_a_member_whose_connection_ends_can_be_locked_as_soon_as_other
         return decode_body(LockedQueuesBody, reply.body).locked
 
     with Cluster() as cluster, connection(cluster.brokers[0]) as stays:
+        create(cluster.brokers[0], 1)
         with connection(cluster.brokers[0]) as ends:
             join(ends, "ends")
             join(stays, "stays")

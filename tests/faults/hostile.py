@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from struct import Struct
 from typing import TYPE_CHECKING, Any
 
@@ -64,6 +65,8 @@ def requests(log_end: int) -> Iterator[Command]:
     yield from _batches()
     yield from _readers(log_end)
     yield from _strange_fields(log_end)
+    yield from _pops()
+    yield from _strange_bodies()
     yield from _bare()
 
 
@@ -211,15 +214,200 @@ _FORMS: dict[RequestCode, dict[str, str]] = {
     RequestCode.GET_CONSUME_STATS: {"consumerGroup": "G", "topic": "shared"},
     RequestCode.DELETE_SUBSCRIPTIONGROUP: {"groupName": "no-such"},
     RequestCode.CLONE_GROUP_OFFSET: {"srcGroup": "G", "destGroup": "H", "topic": "shared"},
+    # A pop does not wait: the sender waits for its answer.
+    RequestCode.POP_MESSAGE: {
+        "consumerGroup": "pops",
+        "topic": "shared",
+        "queueId": "-1",
+        "maxMsgNums": "2",
+        "invisibleTime": "2000",
+        "pollTime": "0",
+        "bornTime": "0",
+        "initMode": "0",
+        "expType": "TAG",
+        "exp": "*",
+        "order": "false",
+        "attemptId": "a",
+    },
+    RequestCode.ACK_MESSAGE: {
+        "consumerGroup": "pops",
+        "topic": "shared",
+        "queueId": "0",
+        "extraInfo": "0 1 60000 0 0 broker-a 0 0",
+        "offset": "0",
+    },
+    RequestCode.CHANGE_MESSAGE_INVISIBLETIME: {
+        "consumerGroup": "pops",
+        "topic": "shared",
+        "queueId": "0",
+        "extraInfo": "0 1 60000 0 0 broker-a 0 0",
+        "offset": "0",
+        "invisibleTime": "1000",
+        "suspend": "true",
+    },
+    RequestCode.PEEK_MESSAGE: {
+        "consumerGroup": "pops",
+        "topic": "shared",
+        "queueId": "0",
+        "maxMsgNums": "32",
+    },
+    RequestCode.NOTIFICATION: {
+        "consumerGroup": "pops",
+        "topic": "shared",
+        "queueId": "-1",
+        "pollTime": "0",
+        "bornTime": "0",
+        "order": "true",
+        "attemptId": "a",
+        "expType": "TAG",
+        "exp": "*",
+    },
+    RequestCode.POLLING_INFO: {"consumerGroup": "pops", "topic": "shared", "queueId": "-1"},
 }
+#: With this field a pop waits for a message: each gets a group of its own, which has popped none.
+_WAITS = "pollTime"
+_RECEIPTS = (
+    *("0 0 0 0 0 b", "0 0 0 999 0 b", "a b c d e f g h", "0 " * 5_000, "0  0 0 0 0 0 0"),
+    *("-1 9223372036854775807 9223372036854775807 0 1 b 0 0", "0 1 2 3 2 broker-a 0 0"),
+    *("9223372036854775807 1 -9223372036854775808 2147483647 1 b -2147483648 -1", "0 0 0 0 0 b 0"),
+    *(
+        "0 1 60000 0 1 broker-a 0 0",
+        "0 1 60000 0 \x01 \x02 0 0",
+        "0 9223372036854775808 0 0 0 b 0 0",
+    ),
+)
+_SQL = (
+    *("a = 1 AND", "((((", "(" * 5_000, "a = '", "a BETWEEN 1 AND", "a IN ()", "a IN ('x')", "NOT"),
+    *(
+        "a > 9" + "9" * 400,
+        "a > 1e999",
+        "a = -9223372036854775808",
+        "a IS NOT NULL",
+        "TRUE",
+        "1 = 1",
+    ),
+    *("a = 'x' OR " * 2_000 + "a = 'x'", "NOT " * 2_000 + "TRUE", "a" * 66_000, "a LIKE '%'"),
+    *("a CONTAINS 'x'", "a STARTSWITH 'x'", "__proto__ = 1", "a = \x00", "\ufffd = 1", "a <> NULL"),
+)
+#: Valid bodies; one of the values is replaced by each of the edge values.
+_BODIES: dict[RequestCode, dict[str, Any]] = {
+    RequestCode.CHECK_CLIENT_CONFIG: {
+        "clientId": "c",
+        "group": "pops",
+        "namespace": "",
+        "subscriptionData": {
+            "topic": "shared",
+            "subString": "a = 1",
+            "expressionType": "SQL92",
+            "subVersion": 1,
+            "classFilterMode": False,
+            "tagsSet": [],
+            "codeSet": [],
+        },
+    },
+    RequestCode.QUERY_ASSIGNMENT: {
+        "topic": "shared",
+        "consumerGroup": "pops",
+        "clientId": "c",
+        "strategyName": "AVG",
+        "messageModel": "CLUSTERING",
+    },
+    RequestCode.SET_MESSAGE_REQUEST_MODE: {
+        "topic": "shared",
+        "consumerGroup": "pops",
+        "mode": "POP",
+        "popShareQueueNum": 0,
+    },
+    RequestCode.BATCH_ACK_MESSAGE: {
+        "brokerName": "broker-a",
+        "acks": [
+            {
+                "b": "AQ==",
+                "c": "pops",
+                "it": 60_000,
+                "pt": 1,
+                "q": 0,
+                "r": "0",
+                "rq": 0,
+                "so": 0,
+                "t": "shared",
+            }
+        ],
+    },
+    RequestCode.LOCK_BATCH_MQ: {
+        "consumerGroup": "lockers",
+        "clientId": "c",
+        "mqSet": [{"topic": "shared", "brokerName": "broker-a", "queueId": 0}],
+    },
+}
+_JSON_EDGES: tuple[Any, ...] = (
+    *(None, True, [], {}, [None], [[]], 0.5, 1e300, "\ud800", "!!", "/" * 30_000, "A" * 4_001),
+    *(
+        sign * 2**bits + more
+        for bits in (7, 31, 63, 64, 200)
+        for sign in (1, -1)
+        for more in (0, -1)
+    ),
+)
 
 
 def _strange_fields(log_end: int) -> Iterator[Command]:
     edges = (*_INT_EDGES, *_LONG_EDGES, str(log_end), *_NAMES, "||||", "a||" * 9_000, "SQL92")
     for code, form in _FORMS.items():
         for name in form:
-            for edge in edges:
-                yield Command(int(code), form | {name: edge})
+            for number, edge in enumerate(edges):
+                fresh = {"consumerGroup": f"waits-{number}"} if name == _WAITS else {}
+                yield Command(int(code), form | fresh | {name: edge})
+
+
+def _pops() -> Iterator[Command]:
+    """Return requests about pops with receipts, expressions and pairs of edges."""
+    pop, notify = RequestCode.POP_MESSAGE, RequestCode.NOTIFICATION
+    for code in (RequestCode.ACK_MESSAGE, RequestCode.CHANGE_MESSAGE_INVISIBLETIME):
+        for receipt in _RECEIPTS:
+            for offset in ("-1", "0", "1", "9223372036854775807"):
+                yield Command(int(code), _FORMS[code] | {"extraInfo": receipt, "offset": offset})
+    for code in (pop, notify):
+        for text in _SQL:
+            for kind in ("SQL92", "TAG", "x"):
+                yield Command(int(code), _FORMS[code] | {"exp": text, "expType": kind})
+    for order in ("true", "false"):
+        for number, edge in enumerate(_LONG_EDGES[:3]):
+            group = {"consumerGroup": f"edges-{order}-{number}", "order": order}
+            for queue_id in ("-1", "0"):
+                fields = group | {"invisibleTime": edge, "queueId": queue_id, "maxMsgNums": "32"}
+                yield Command(int(pop), _FORMS[pop] | fields)
+
+
+def _strange_bodies() -> Iterator[Command]:
+    for code, body in _BODIES.items():
+        for strange in _with_edges(body):
+            yield Command(int(code), {}, json.dumps(strange).encode())
+    acks = _BODIES[RequestCode.BATCH_ACK_MESSAGE]["acks"]
+    for many in (acks * 1_024, acks * 1_025, acks * 20_000):
+        text = json.dumps({"brokerName": "broker-a", "acks": many})
+        yield Command(int(RequestCode.BATCH_ACK_MESSAGE), {}, text.encode())
+    for text in _SQL:
+        body = _BODIES[RequestCode.CHECK_CLIENT_CONFIG]
+        subscription = body["subscriptionData"] | {"subString": text}
+        strange = json.dumps(body | {"subscriptionData": subscription})
+        yield Command(int(RequestCode.CHECK_CLIENT_CONFIG), {}, strange.encode())
+    for topic in ("shared", "none"):
+        queues = [{"topic": topic, "brokerName": "broker-a", "queueId": n} for n in range(100_000)]
+        body = _BODIES[RequestCode.LOCK_BATCH_MQ] | {"mqSet": queues}
+        yield Command(int(RequestCode.LOCK_BATCH_MQ), {}, json.dumps(body).encode())
+
+
+def _with_edges(value: Any) -> Iterator[Any]:
+    """Return a value of JSON with each of its parts replaced by each edge."""
+    yield from (*_JSON_EDGES, *_INT_EDGES, *_NAMES)
+    if isinstance(value, dict):
+        for name, part in value.items():
+            yield from (value | {name: strange} for strange in _with_edges(part))
+            yield {other: value[other] for other in value if other != name}
+    elif isinstance(value, list):
+        for part in value:
+            yield from ([strange] for strange in _with_edges(part))
 
 
 def _bare() -> Iterator[Command]:

@@ -270,7 +270,8 @@ class BrokerOptions:
             `%RETRY%<group>+<topic>` instead of `%RETRY%<group>_<topic>` (enableRetryTopicV2). Both
             are read in any case.
         pop_checkpoints_max: How many pops may be open, that is, have a message that is neither
-            acknowledged nor visible again. A pop beyond it is answered with 209.
+            acknowledged nor visible again. A pop beyond it is answered with 209. A message whose
+            invisible time is changed counts as a pop of its own; a change beyond it is refused.
         region: Sent to producers, and stored with each message (regionId).
         zone: The zone of the broker, such as a data centre. Name servers of 5.x return only brokers
             of its zone to a client with `zone_mode` (rocketmq.zone).

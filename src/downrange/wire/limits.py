@@ -43,6 +43,9 @@ BATCH_MESSAGES_MAX: Final = 2**15 - 1
 
 #: Messages of one pop, of our broker and of Apache's.
 POPPED_MAX: Final = 32
+#: Milliseconds for which a popped message is invisible at most: a year. Our broker takes a longer
+#: time for this one. Apache has no limit, and its sums exceed 64 bits.
+INVISIBLE_MS_MAX: Final = 365 * 24 * 3600 * 1000
 #: Bytes of a pop's `attemptId`. Our broker keeps one per queue and group, in a table that it saves
 #: with every pop in order. Apache has no limit.
 ATTEMPT_ID_BYTES_MAX: Final = 1_024

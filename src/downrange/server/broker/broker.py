@@ -283,8 +283,8 @@ class Broker:
         """Store the pending writes and open checkpoints, and answer all held pulls and pops."""
         outputs = self.commit(now_ms)  # first: it may hold acknowledgements
         if self.state.is_pop_loaded and len(self.state.checkpoints):
-            store_open_again(self.state, now_ms)
-            outputs += self.commit(now_ms)
+            failure = store_open_again(self.state, now_ms)
+            outputs += () if failure is None else (failure,)
         outputs += pull.answer_all_held(self.state, now_ms)
         outputs += pop_polls.answer_all_held(self.state, now_ms)
         return outputs

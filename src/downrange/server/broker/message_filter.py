@@ -21,7 +21,7 @@ from downrange.wire.system_names import FAQ
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from downrange.filters.match import Expression
+    from downrange.server.broker.record_scan import Condition
     from downrange.server.broker.state import BrokerState
     from downrange.wire.bodies import GroupConfig
     from downrange.wire.command import Command
@@ -38,11 +38,12 @@ class MessageFilter(NamedTuple):
 
     Attributes:
         hashes: The hashes of tags that match; None: not filtered by tags.
-        sql: The expression that must be true; None: not filtered by properties.
+        sql: The expression, or another condition, that must be true; None: not filtered by
+            properties.
     """
 
     hashes: frozenset[int] | None = None
-    sql: Expression | None = None
+    sql: Condition | None = None
 
     @property
     def is_all(self) -> bool:

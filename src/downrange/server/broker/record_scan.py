@@ -8,13 +8,14 @@ continues at `next_offset` (code 20 in a pull). Apache examines 800 messages per
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from downrange.store.unit_runs import UNIT, UNIT_BYTES, tagged
 from downrange.wire.records import properties_at
 
 if TYPE_CHECKING:
-    from downrange.filters.match import Expression
+    from collections.abc import Mapping
+
     from downrange.store.message_store import MessageStore
     from downrange.store.queue_index import QueueIndex
 
@@ -29,6 +30,19 @@ TAGS_EXAMINED_MAX: Final = 16_000
 
 _STEP_MAX: Final = 256
 _STEP_BYTES: Final = 1024 * 1024
+
+
+class Condition(Protocol):
+    """A condition on the properties of a message, such as a compiled SQL92 expression."""
+
+    @property
+    def terms(self) -> int:
+        """How many comparisons it has."""
+        ...
+
+    def matches(self, properties: Mapping[str, str], /) -> bool:
+        """Whether a message with these properties is delivered."""
+        ...
 
 
 class Scan(NamedTuple):
@@ -59,7 +73,7 @@ class Tagged(NamedTuple):
     next_offset: int
 
 
-def examined_max(expression: Expression) -> int:
+def examined_max(expression: Condition) -> int:
     """Return how many messages one search examines for an expression."""
     return min(EXAMINED_MAX, max(EXAMINED_MIN, COMPARED_MAX // max(expression.terms, 1)))
 
@@ -68,7 +82,7 @@ def scan(
     store: MessageStore,
     queue: QueueIndex,
     offset: int,
-    expression: Expression,
+    expression: Condition,
     count_max: int,
     bytes_max: int,
 ) -> Scan:

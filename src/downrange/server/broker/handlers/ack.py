@@ -13,7 +13,9 @@ The reply is sent when the acknowledgement is in the log, and durable in sync mo
 element whose topic or queue does not exist is passed over.
 
 Other than in Apache, a change with a receipt that is no longer valid is refused (208): Apache makes
-the message visible a second time, even if it was acknowledged.
+the message visible a second time, even if it was acknowledged. A change that would open one
+checkpoint more than `pop_checkpoints_max` is refused, too (2, busy). The message is visible again
+at its earlier time then; Java's consumers only log such an answer.
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ from typing import TYPE_CHECKING, Final
 
 from downrange.errors import RocketMQError
 from downrange.server.broker.handlers.answers import refuse
-from downrange.server.broker.handlers.pop_checks import NO_REMARK
+from downrange.server.broker.handlers.pop_checks import NO_REMARK, invisible_within
 from downrange.server.broker.handlers.pop_polls import serve_when_free
 from downrange.server.broker.pop.checkpoints import Checkpoint
 from downrange.server.broker.pop.pop_store import store_items, until_durable
@@ -39,6 +41,7 @@ from downrange.server.outputs import (
 )
 from downrange.wire.codes import RequestCode, ResponseCode
 from downrange.wire.command import Command
+from downrange.wire.limits import INT64_MAX
 from downrange.wire.pop_bodies import BatchAckBody, decode_pop_body
 from downrange.wire.pop_headers import (
     AckRequest,
@@ -62,6 +65,10 @@ _TOO_LATE: Final = (
     "the receipt is no longer valid: the message was acknowledged, or is visible again"
 )
 _NOT_LOADED: Final = "the broker has just started and still reads its checkpoints: try again"
+_FULL: Final = (
+    "{count} pops and changed messages are open, which is the limit: try again; the message is "
+    "visible again at its earlier time"
+)
 
 
 # ---- acknowledgements --------------------------------------------------------------------------
@@ -143,6 +150,8 @@ def _unread(
     """
     if state.is_pop_loaded or state.groups.get(name[1]) is None:
         return None
+    # The numbers are the client's: the time of the record, their sum, must have 64 bits.
+    invisible_ms = min(invisible_within(invisible_ms), INT64_MAX - name[4])
     return Checkpoint(name, (), invisible_ms=invisible_ms, revive_queue=revive_queue)
 
 
@@ -199,27 +208,28 @@ def _ack_in_order(
 
 def _change(state: BrokerState, request: Command, peer: Peer, now_ms: int) -> Sequence[Output]:
     header = ChangeInvisibleRequest.from_fields(request.fields)
+    header.invisible_time = invisible_within(header.invisible_time)
     receipt = parse_receipt(header.extra_info, header.queue_id, header.offset)
     refused = _check(state, header.topic, header.queue_id, peer) or _check_change(
         state, header, receipt
     )
     if refused is not None:
-        refused.fields = ChangeInvisibleReply().to_fields()
-        return [Reply(refused)]
+        return _refuse_change(refused)
     topic = receipt.topic(header.topic, header.consumer_group)
     if receipt.is_in_order:
         place = (topic, header.consumer_group, header.queue_id)
         return _change_in_order(state, place, header, receipt, now_ms)
     name = (topic, header.consumer_group, header.queue_id, receipt.start, receipt.pop_ms)
     if not is_loaded(state, now_ms):
-        refused = refusal(ResponseCode.SYSTEM_BUSY, _NOT_LOADED)
-        refused.fields = ChangeInvisibleReply().to_fields()
-        return [Reply(refused)]
+        return _refuse_change(refusal(ResponseCode.SYSTEM_BUSY, _NOT_LOADED))
     old = state.checkpoints.get(name)
-    if old is None or not old.bits_of([header.offset]):
-        refused = refusal(ResponseCode.NO_MESSAGE, _TOO_LATE)
-        refused.fields = ChangeInvisibleReply().to_fields()
-        return [Reply(refused)]
+    bits = 0 if old is None else old.bits_of([header.offset])
+    if old is None or not bits:
+        return _refuse_change(refusal(ResponseCode.NO_MESSAGE, _TOO_LATE))
+    count = len(state.checkpoints)  # an earlier change of this turn is stored: see `Broker.handle`
+    is_one_more = old.open_bits != bits  # otherwise the new checkpoint takes the place of the old
+    if is_one_more and count >= state.options.pop_checkpoints_max:
+        return _refuse_change(refusal(ResponseCode.SYSTEM_BUSY, _FULL.format(count=count)))
     # A receipt is never valid twice, also if changes have the same time or the clock is set back.
     pop_ms = max(now_ms, old.pop_ms + 1)
     while state.checkpoints.get((*name[:3], header.offset, pop_ms)) is not None:
@@ -232,6 +242,11 @@ def _change(state: BrokerState, request: Command, peer: Peer, now_ms: int) -> Se
         is_suspended=header.suspend,
     )
     return _store_change(state, request, peer, old, new, now_ms)
+
+
+def _refuse_change(refused: Command) -> Sequence[Output]:
+    refused.fields = ChangeInvisibleReply().to_fields()
+    return [Reply(refused)]
 
 
 def _store_change(

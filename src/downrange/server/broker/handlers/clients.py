@@ -14,7 +14,8 @@ When the members or topics of a consumer group change, all its members are notif
 unless the group's settings forbid it or the group broadcasts. A client without heartbeats for
 `client_timeout` is disconnected, which ends its memberships. The queue locks of a client end with
 its membership, before the others are notified, so that they can lock the queues at once. In Apache
-such a lock lasts up to 60 s.
+such a lock lasts up to 60 s. Only queues that the broker has are locked, and their number has a
+limit (`tables/queue_locks.py`); Apache locks any. The group need not be known, as in Apache.
 
 Skipped on purpose: registration of producers by 5.x proxies, the unit flag of retry topics, and
 locks of queues on other brokers (`onlyThisBroker`).
@@ -56,6 +57,7 @@ from downrange.wire.system_names import retry_topic
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from downrange.model import QueueId
     from downrange.server.broker.handlers.answers import Handler
     from downrange.server.broker.state import BrokerState
     from downrange.server.broker.tables.client_table import Client, Departure
@@ -188,7 +190,8 @@ def _check_client(
 
 def _lock(state: BrokerState, request: Command, peer: Peer, now_ms: int) -> Sequence[Output]:
     body = decode_body(LockQueuesBody, request.body)
-    locked = state.locks.lock(body.consumer_group, body.client_id, body.mq_set, now_ms)
+    queues = (queue for queue in body.mq_set if _is_own(state, queue))
+    locked = state.locks.lock(body.consumer_group, body.client_id, queues, now_ms)
     return succeed(body=LockedQueuesBody(locked=locked).encode())
 
 
@@ -196,6 +199,13 @@ def _unlock(state: BrokerState, request: Command, peer: Peer, now_ms: int) -> Se
     body = decode_body(LockQueuesBody, request.body)
     state.locks.unlock(body.consumer_group, body.client_id, body.mq_set)
     return succeed()
+
+
+def _is_own(state: BrokerState, queue: QueueId) -> bool:
+    """Whether the broker has a queue; a client with an old route may ask for another one."""
+    topic = state.topics.get(queue.topic)
+    is_here = queue.broker == state.options.name
+    return topic is not None and is_here and 0 <= queue.number < topic.read_queue_nums
 
 
 # ---- connections -------------------------------------------------------------------------------

@@ -26,6 +26,7 @@ from downrange.server.broker.handlers.pop_checks import (
     check_attempt,
     check_group,
     check_topic,
+    invisible_within,
     is_late,
     with_zeros,
 )
@@ -39,11 +40,12 @@ from downrange.server.broker.pop.pop_plan import PopOrder, has_rest, plain_start
 from downrange.server.broker.pop.pop_store import store_items, until_durable
 from downrange.server.broker.pop.queue_reader import with_receipts
 from downrange.server.broker.pop.revival import is_loaded
+from downrange.server.broker.pop.shared_retries import is_shared
 from downrange.server.broker.tables.topic_table import READ
 from downrange.server.outputs import HELD, LateReply, Output, Peer, Reply, TablesChanged, refusal
 from downrange.wire.codes import RequestCode, ResponseCode
 from downrange.wire.command import Command
-from downrange.wire.limits import POPPED_MAX
+from downrange.wire.limits import INVISIBLE_MS_MAX, POPPED_MAX
 from downrange.wire.pop_headers import PopReply, PopRequest
 from downrange.wire.pop_receipts import (
     IN_ORDER,
@@ -70,6 +72,8 @@ _SUCCESS: Final = int(ResponseCode.SUCCESS)
 
 def _pop(state: BrokerState, request: Command, peer: Peer, now_ms: int) -> Sequence[Output]:
     header = PopRequest.from_fields(request.fields)
+    if not 0 <= header.invisible_time <= INVISIBLE_MS_MAX:
+        header.invisible_time = invisible_within(header.invisible_time)
     outputs: list[Output] = []
     if not _is_accepted(state, header, now_ms):
         refused = _refuse(state, header, peer, now_ms, outputs)
@@ -88,7 +92,8 @@ def _pop(state: BrokerState, request: Command, peer: Peer, now_ms: int) -> Seque
         return [*outputs, Reply(_empty(state, header, ResponseCode.POLLING_TIMEOUT, now_ms))]
     if not is_full and hold(state, request, header, peer, wanted, attempt, give_up, now_ms):
         asked = _asked(header, wanted)
-        if not wanted.is_all and has_rest(state, asked, now_ms):  # the next tick goes on
+        is_partial = not wanted.is_all or is_shared(state, header.topic, header.consumer_group)
+        if is_partial and has_rest(state, asked, now_ms):  # the next tick goes on
             state.held_pops.search_on((header.topic, header.consumer_group))
         return [*outputs, HELD]
     return [*outputs, Reply(_empty(state, header, ResponseCode.POLLING_FULL, now_ms))]

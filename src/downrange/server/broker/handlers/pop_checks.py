@@ -9,7 +9,7 @@ from downrange.server.broker.pop.held_pops import ALL_QUEUES
 from downrange.server.broker.tables.topic_table import READ
 from downrange.server.outputs import Output, Peer, refusal
 from downrange.wire.codes import ResponseCode
-from downrange.wire.limits import ATTEMPT_ID_BYTES_MAX
+from downrange.wire.limits import ATTEMPT_ID_BYTES_MAX, INVISIBLE_MS_MAX
 from downrange.wire.pop_headers import PopReply
 from downrange.wire.system_names import FAQ
 
@@ -29,6 +29,11 @@ _LATE_MS: Final = 500
 def is_late(born_ms: int, poll_ms: int, now_ms: int) -> bool:
     """Whether the sender of a request no longer waits for the answer."""
     return born_ms > 0 and now_ms - born_ms - poll_ms > _LATE_MS
+
+
+def invisible_within(invisible_ms: int) -> int:
+    """Return an invisible time that a client gave, or the limit that it exceeds."""
+    return min(max(invisible_ms, 0), INVISIBLE_MS_MAX)
 
 
 def check_age(state: BrokerState, born_ms: int, poll_ms: int, now_ms: int) -> Command | None:

@@ -38,11 +38,10 @@ from downrange.wire.system_names import FAQ
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from downrange.filters.match import Expression
     from downrange.options import BrokerOptions
     from downrange.server.broker.handlers.answers import Handler
     from downrange.server.broker.message_filter import MessageFilter
-    from downrange.server.broker.record_scan import Scan
+    from downrange.server.broker.record_scan import Condition, Scan
     from downrange.server.broker.state import BrokerState
     from downrange.wire.bodies import GroupConfig, TopicConfig
     from downrange.wire.records import Record
@@ -235,7 +234,7 @@ def _read(state: BrokerState, header: PullRequest, message_filter: MessageFilter
 def _read_by_sql(
     state: BrokerState,
     header: PullRequest,
-    expression: Expression,
+    expression: Condition,
     count_max: int,
     bytes_max: int,
 ) -> _Found:
@@ -311,7 +310,7 @@ def _matched_by_sql(state: BrokerState, queue: tuple[str, int], offset: int) -> 
     to `answer_held`.
     """
     index = state.store.queue(*queue)
-    searches: dict[Expression, Scan] = {}  # pulls of one group have the same expression
+    searches: dict[Condition, Scan] = {}  # pulls of one group have the same expression
     matched: list[HeldPull] = []
     compared = 0
     for pull in state.held_pulls.filtered_by_sql(queue):

@@ -6,44 +6,43 @@ read old checkpoints and their acknowledgements from the timer, which delivers r
 overdue in any order: an acknowledgement that comes before its checkpoint is lost on it.
 
 Checkpoints that an Apache broker left in the revive topic are stored again, too.
+
+One rule: they are stored in portions, so that the memory this takes does not grow with their
+number. The old records remain in force until all are stored, since a checkpoint may be read twice.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
-from downrange.server.broker.write_queue import no_outputs
+from downrange.errors import RocketMQError
+from downrange.server.broker.pop.pop_store import append_items
 from downrange.server.outputs import Note
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from downrange.errors import RocketMQError
+    from downrange.server.broker.pop.checkpoints import Checkpoint
     from downrange.server.broker.state import BrokerState
-    from downrange.server.broker.write_queue import OnStored
-    from downrange.server.outputs import Output
+
+#: How many checkpoints one append stores.
+_PORTION: Final = 1_024
 
 
-def store_open_again(state: BrokerState, now_ms: int, on_stored: OnStored = no_outputs) -> None:
-    """Add new records of all open checkpoints to the write queue.
+def store_open_again(state: BrokerState, now_ms: int) -> Note | None:
+    """Store new records of all open checkpoints, also while the broker stops.
 
-    Args:
-        state: The broker.
-        now_ms: The time.
-        on_stored: Called after success.
+    Returns:
+        None; or a warning if not all of them are stored.
     """
     open_ones = list(state.checkpoints)
-    records = [state.pop_records.checkpoint(checkpoint, now_ms) for checkpoint in open_ones]
-
-    def finish(error: RocketMQError | None, now_ms: int) -> Iterable[Output]:
-        if error is not None:  # the old records remain in force
-            return (Note(f"checkpoints are not stored again: {error}", is_warning=True),)
-        offsets = [record.queue_offset for record, _ in records]
-        state.checkpoints.moved(dict(zip(open_ones, offsets, strict=True)))
-        for offset in offsets:
-            state.timers.pass_over(offset)
-        return on_stored(None, now_ms)
-
-    state.write_queue.add(
-        [record for record, _ in records], [properties for _, properties in records], finish
-    )
+    timer_offsets: dict[Checkpoint, int] = {}
+    for begin in range(0, len(open_ones), _PORTION):
+        portion = open_ones[begin : begin + _PORTION]
+        items = [state.pop_records.checkpoint_item(each, now_ms) for each in portion]
+        try:
+            first = append_items(state, items, now_ms)
+        except RocketMQError as error:
+            return Note(f"checkpoints are not stored again: {error}", is_warning=True)
+        state.timers.pass_over(first, len(items))
+        timer_offsets.update(zip(portion, range(first, first + len(items)), strict=True))
+    state.checkpoints.moved(timer_offsets)
+    return None

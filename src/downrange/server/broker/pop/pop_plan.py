@@ -19,6 +19,7 @@ from downrange.server.broker.message_filter import EVERYTHING, MessageFilter
 from downrange.server.broker.pop.dead_letters_in_order import is_blocked
 from downrange.server.broker.pop.held_pops import ALL_QUEUES
 from downrange.server.broker.pop.queue_reader import Taken, start_offset, take
+from downrange.server.broker.pop.shared_retries import retry_filter
 from downrange.server.broker.record_scan import TAGS_EXAMINED_MAX, examined_max
 from downrange.server.broker.tables.topic_table import READ
 from downrange.wire.pop_receipts import PLAIN, RETRY, RETRY_V2
@@ -94,7 +95,7 @@ def take_messages(
         rest += left
         if left <= 0 or not count_left:
             continue
-        wanted = asked.wanted if kind == PLAIN else EVERYTHING
+        wanted = asked.wanted if kind == PLAIN else _again(state, asked, kind)
         taken = take(
             state, queue, queue_id, start, wanted, kind, count_left, bytes_left, examined_left
         )
@@ -133,6 +134,11 @@ def plain_start(
     return _start(state, topic, group, queue_id, init_mode)
 
 
+def _again(state: BrokerState, asked: PopOrder, kind: str) -> MessageFilter:
+    """Return which messages of a retry topic are popped; the filter matched them before."""
+    return retry_filter(state, asked.topic, asked.group, kind)
+
+
 def _examined(examined: int, wanted: MessageFilter) -> int:
     """Return how much of `TAGS_EXAMINED_MAX` a number of messages of one queue uses up.
 
@@ -164,7 +170,7 @@ def has_message(state: BrokerState, asked: PopOrder, now_ms: int) -> bool:
     bytes_max = state.options.pull_bytes_max
     for kind, topic, queue_id in _queues(state, asked, 1, now_ms):
         queue, start = _start(state, topic, asked.group, queue_id, asked.init_mode)
-        wanted = asked.wanted if kind == PLAIN else EVERYTHING
+        wanted = asked.wanted if kind == PLAIN else _again(state, asked, kind)
         is_noted = kind == PLAIN and not wanted.is_all
         begin = state.unmatched.end(queue, wanted, start) if is_noted else start
         taken = take(

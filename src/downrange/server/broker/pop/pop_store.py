@@ -31,6 +31,15 @@ def store_items(state: BrokerState, items: Sequence[RunItem], now_ms: int) -> in
     """
     if state.unwritable is not None:
         raise RocketMQError(f"nothing is stored: {state.unwritable}")
+    return append_items(state, items, now_ms)
+
+
+def append_items(state: BrokerState, items: Sequence[RunItem], now_ms: int) -> int:
+    """Do the same while a stop refuses all that clients want to have stored.
+
+    Raises:
+        RocketMQError: None of them is stored.
+    """
     store, form = state.store, state.pop_records.form
     begin = store.log.end
     try:

@@ -103,17 +103,16 @@ def _copy_topics(checkpoint: Checkpoint) -> tuple[str, ...]:
     return pop_retry_topic(group, topic), pop_retry_topic_v2(group, topic), dead
 
 
-def _adopt(state: BrokerState, now_ms: int) -> None:
+def _adopt(state: BrokerState, now_ms: int) -> Sequence[Output]:
     """Take over the checkpoints that an Apache broker left in the revive topic."""
     topic = revive_topic(state.options.cluster)
     ends = state.pop_records.take_left_ends()
-
-    def on_stored(error: RocketMQError | None, now_ms: int) -> Iterable[Output]:
-        for queue_id, end in ends.items():
-            state.offsets.commit(REVIVE_GROUP, topic, queue_id, end)
-        return ()
-
-    store_open_again(state, now_ms, on_stored)
+    failure = store_open_again(state, now_ms)
+    if failure is not None:
+        return (failure,)
+    for queue_id, end in ends.items():
+        state.offsets.commit(REVIVE_GROUP, topic, queue_id, end)
+    return ()
 
 
 def drop_checkpoints(
@@ -147,7 +146,7 @@ def revive_due(state: BrokerState, now_ms: int) -> list[Output]:
     if state.timers.is_behind(state.store):
         return outputs
     if state.pop_records.left_ends:
-        _adopt(state, now_ms)
+        outputs += _adopt(state, now_ms)
     if not is_loaded(state, now_ms) or state.unwritable is not None:
         return outputs
     count = size = 0
@@ -270,7 +269,7 @@ def delivery_record(
     properties = message.properties()
     if not is_dead:
         properties.setdefault(PropertyKey.FIRST_POP_TIME, str(checkpoint.pop_ms))
-        properties.setdefault(PropertyKey.ORIGIN_GROUP, checkpoint.group)
+        properties[PropertyKey.ORIGIN_GROUP] = checkpoint.group  # a producer may have set it
         is_dead = not make_room(properties, _RECEIPT_BYTES)
     if is_dead:
         topic = dead_letter_topic(checkpoint.group)

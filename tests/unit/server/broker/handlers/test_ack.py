@@ -11,6 +11,7 @@ from downrange.server.broker.state import DISK_FULL
 from downrange.wire.bodies import decode_body
 from downrange.wire.codes import RequestCode
 from downrange.wire.command import Command
+from downrange.wire.limits import INVISIBLE_MS_MAX
 from downrange.wire.pop_bodies import SPAN_MAX, BatchAckBody
 from tests.unit.server.broker.broker_stage import send_request
 from tests.unit.server.broker.pop_stage import (
@@ -392,6 +393,93 @@ def test_receipts_differ_at_the_same_time_and_after_the_clock_is_set_back(step_m
     assert len(stage.state.checkpoints) == 1
     stage.ack(receipts[-1])
     assert len(stage.state.checkpoints) == 0
+
+
+@pytest.mark.parametrize("order", [None, True])
+def test_changed_time_beyond_the_limit_becomes_the_limit(order: bool | None) -> None:
+    stage = a_stage("a")
+    (one,) = stage.pop(order=order)
+    answer = stage.change(one, 2**63 - 1)
+    assert answer.code == 0
+    visible_ms = int(answer.fields["popTime"]) + int(answer.fields["invisibleTime"])
+    assert visible_ms == stage.now_ms + INVISIBLE_MS_MAX
+    found = stage.state.orders.get(("T", "G", 0))
+    assert (found is not None) is (order is True)
+    assert found is None or found.visible_ms == {0: visible_ms}
+
+
+@pytest.mark.parametrize("pop_ms", [-(2**63), 0, 2**63 - 1])
+def test_acknowledgement_with_an_invented_time_is_stored_with_a_number_of_64_bits(
+    pop_ms: int,
+) -> None:
+    stage = a_stage("a")
+    (one,) = stage.pop()
+    stage.restart(tick=False)
+    receipt = one.receipt._replace(pop_ms=pop_ms, invisible_ms=2**63 - 1)
+    stage.ack(Popped(receipt, one.record))
+    assert stage.ack_together(Popped(receipt, one.record)).code == 0
+    for record in stage.records(TIMER_TOPIC):
+        assert int(record.properties()["TIMER_DELIVER_MS"]) < 2**63
+
+
+def test_changes_do_not_open_more_checkpoints_than_are_allowed() -> None:
+    stage = PopStage(pop_checkpoints_max=3)
+    stage.send(*(f"{number}" for number in range(40)))
+    popped = [*stage.pop(), *stage.pop()]
+    assert len(popped) == 40
+    first = changed(popped[0], stage.change(popped[0], 60_000))
+    assert len(stage.state.checkpoints) == 3
+    answers = [stage.change(one, 60_000) for one in popped[1:]]
+    assert {answer.code for answer in answers} == {2}
+    assert answers[0].fields == {"popTime": "0", "invisibleTime": "0", "reviveQid": "0"}
+    assert "3 pops and changed messages are open" in (answers[0].remark or "")
+    assert len(stage.state.checkpoints) == 3
+    again = changed(first, stage.change(first, 90_000))  # takes the place of the old one
+    stage.ack(*popped[1:31])
+    last = changed(popped[31], stage.change(popped[31], 60_000))  # the last of its pop
+    assert len(stage.state.checkpoints) == 3
+    stage.ack(again)
+    assert stage.change(popped[32], 60_000).code == 0  # there is room again
+    stage.drain(INVISIBLE_MS)
+    assert stage.again() == [one.body for one in popped[33:]]
+    stage.drain(60_000)
+    assert sorted(stage.again()) == sorted([*(one.body for one in popped[33:]), "32", "31"])
+    assert last.body == "31"
+
+
+def test_changes_of_one_turn_do_not_open_more_checkpoints_than_are_allowed() -> None:
+    stage = PopStage(pop_checkpoints_max=3)
+    stage.send(*"abcdef")
+    popped = stage.pop()
+    requests = [stage.hand_in(change_request(one, 60_000)) for one in popped]
+    stage.commit()
+    assert [stage.answer_of(request).code for request in requests] == [0, 0, 2, 2, 2, 2]
+    assert len(stage.state.checkpoints) == 3
+
+
+def test_second_change_of_a_message_in_one_turn_is_too_late() -> None:
+    stage = a_stage("a")
+    (one,) = stage.pop()
+    first = stage.hand_in(change_request(one, 60_000))
+    stage.now_ms += 1
+    second = stage.hand_in(change_request(one, 70_000))
+    stage.commit()
+    assert [stage.answer_of(request).code for request in (first, second)] == [0, 208]
+    stage.drain(200_000)
+    assert stage.again() == ["a"]
+
+
+def test_change_that_cannot_be_stored_can_be_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
+    stage = a_stage("a")
+    (one,) = stage.pop()
+
+    def fail(*_: object) -> None:
+        raise OSError("broken")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(stage.state.store, "append", fail)
+        assert stage.change(one, 60_000).code == 1
+    assert stage.change(one, 60_000).code == 0
 
 
 def test_change_of_an_unknown_message_is_refused() -> None:

@@ -317,6 +317,23 @@ def test_locked_queues_are_those_that_the_client_holds() -> None:
     assert lock("two") == queues
 
 
+def test_only_queues_that_the_broker_has_are_locked() -> None:
+    broker = HandlerStage()
+    queues = [
+        QueueId("T", "broker-a", 0),
+        QueueId("T", "broker-a", 2),
+        QueueId("T", "broker-a", -1),
+        QueueId("T", "broker-b", 0),
+        QueueId("none", "broker-a", 0),
+        QueueId("T", "broker-a", 1),
+    ]
+    body = LockQueuesBody(consumer_group="unknown", client_id="one", mq_set=queues).encode()
+    reply = broker.ask(RequestCode.LOCK_BATCH_MQ, body)
+    assert decode_body(LockedQueuesBody, reply.body).locked == [queues[0], queues[-1]]
+    assert len(broker.state.locks) == 2
+    assert broker.state.groups.get("unknown") is None
+
+
 QUEUES = [QueueId("T", "broker-a", number) for number in range(2)]
 
 

@@ -12,7 +12,7 @@ from downrange.errors import DiskFull
 from downrange.server.broker import record_scan
 from downrange.server.broker.pop import pop_plan, queue_reader
 from downrange.server.broker.state import DISK_FULL
-from downrange.wire.limits import ATTEMPT_ID_BYTES_MAX
+from downrange.wire.limits import ATTEMPT_ID_BYTES_MAX, INVISIBLE_MS_MAX
 from downrange.wire.records import decode_records
 from tests.unit.server.broker.broker_stage import CLIENT, pull_request, send_request
 from tests.unit.server.broker.pop_stage import (
@@ -285,7 +285,7 @@ def test_retry_topic_begins_with_the_first_message_in_any_mode(
     stage: PopStage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(queue_reader, "is_new", lambda *_: False)
-    stage.send("a", "b", topic=RETRY_TOPIC)
+    stage.send("a", "b", topic=RETRY_TOPIC, ORIGIN_GROUP="G")
     assert stage.bodies(init_mode=1) == ["a", "b"]
 
 
@@ -473,6 +473,7 @@ def test_receipt_is_left_out_if_there_is_no_room_for_it(length: int, is_there: b
     stage = PopStage(cluster="c", region="r")
     stage.create(RETRY_TOPIC, 1)
     stage.send("a", topic=RETRY_TOPIC, own="x" * length)
+    stage.state.groups.delete("G_T", stage.now_ms)  # the send made it a retry of this group
     answer = stage.ask(pop_request())
     (record,) = decode_records(answer.body)
     properties = record.properties()
@@ -605,6 +606,31 @@ def test_pops_beyond_the_limit_of_checkpoints_are_refused() -> None:
         assert (answer.code, answer.remark) == (209, "NO_MESSAGE_IN_QUEUE")
     stage.ack(*first)
     assert stage.bodies() == ["c"]
+
+
+@pytest.mark.parametrize(
+    ("asked_ms", "given_ms"),
+    [
+        (INVISIBLE_MS_MAX, INVISIBLE_MS_MAX),
+        (INVISIBLE_MS_MAX + 1, INVISIBLE_MS_MAX),
+        (2**63 - 1, INVISIBLE_MS_MAX),
+        (-1, 0),
+        (-(2**63), 0),
+    ],
+)
+@pytest.mark.parametrize("order", [None, True])
+def test_invisible_time_beyond_the_limits_becomes_the_limit(
+    asked_ms: int, given_ms: int, order: bool | None, stage: PopStage
+) -> None:
+    stage.send("a")
+    answer = stage.ask(pop_request(invisible_ms=asked_ms, order=order))
+    assert (answer.code, answer.fields["invisibleTime"]) == (0, str(given_ms))
+    if order:
+        found = stage.state.orders.get(("T", "G", 0))
+        assert found is not None
+        assert found.blocked_until_ms() == stage.now_ms + given_ms
+    else:
+        assert [one.due_ms for one in stage.state.checkpoints] == [stage.now_ms + given_ms]
 
 
 def test_oneway_pop_does_not_wait(stage: PopStage) -> None:

@@ -169,6 +169,7 @@ def test_adoption_that_cannot_be_stored_is_repeated_at_the_next_start(
 
     with monkeypatch.context() as patch:
         patch.setattr(stage.state.store, "append", fail)
+        patch.setattr(stage.state.store, "append_run", fail)
         stage.tick()
     assert "checkpoints are not stored again: the log cannot be written: broken" in (
         stage.notes[-1].text
