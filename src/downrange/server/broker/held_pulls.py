@@ -125,10 +125,14 @@ class HeldPulls:
         """Remove and return these pulls, which are all held."""
         return self._remove_all(pulls)
 
+    def of_group(self, queue: Queue, group: str) -> list[HeldPull]:
+        """Return the pulls of a queue by the members of a group."""
+        pulls = self._by_queue.get(queue, ())
+        return [pull for pull in pulls if pull.header.consumer_group == group]
+
     def take_group(self, queue: Queue, group: str) -> list[HeldPull]:
         """Remove and return the pulls of a queue by the members of a group."""
-        pulls = self._by_queue.get(queue, ())
-        return self._remove_all(pull for pull in pulls if pull.header.consumer_group == group)
+        return self._remove_all(self.of_group(queue, group))
 
     def expired(self, now_ms: int) -> list[HeldPull]:
         """Remove and return the pulls whose time is over."""

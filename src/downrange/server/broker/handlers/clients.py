@@ -26,6 +26,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from downrange.server.broker.handlers.answers import ensure_group, ensure_topic, refuse, succeed
+from downrange.server.broker.handlers.pull import answer_refiltered
 from downrange.server.broker.message_filter import check_filter
 from downrange.server.broker.tables.topic_table import READ_WRITE
 from downrange.server.outputs import Disconnect, Note, Output, Peer, Push, Reply
@@ -114,6 +115,8 @@ def _heartbeat(state: BrokerState, request: Command, peer: Peer, now_ms: int) ->
         supports_v2=True, subscription_changed=changes.is_full_needed or not has_fingerprint
     )
     outputs += succeed(reply)
+    for name, topic in changes.refiltered:
+        outputs += answer_refiltered(state, name, topic)
     for group in changes.changed:
         outputs += _notify_members(state, group.name, now_ms)
     return outputs

@@ -11,7 +11,8 @@ with the next offset if none matches. A pull that finds no message and may wait 
 answered when a message arrives that its filter matches, or when its time is over.
 After a reset of the group's offset (222), the next pull of the queue commits nothing and gets the
 new offset (21, OFFSET_RESET). Pulls of the group that are held then are answered at once with 20,
-and do not count as the next one: see `answer_reset`.
+and do not count as the next one: see `answer_reset`. So are held pulls with the filter of a
+subscription when it changes: see `answer_refiltered`.
 
 An answer keeps to Apache's limits: 32 messages, whatever `maxMsgBytes` says. A pull that asks for
 more messages and more bytes than these limits gets both; our own readers of whole topics do so.
@@ -424,14 +425,42 @@ def answer_reset(
     that has lost the queue, or gives it up, and drops the answer. The owner of the queue pulls
     again, and learns of it then. Apache's brokers tell the held pull, when its time is over.
     """
-    outputs: list[Output] = []
-    for queue_id in queue_ids:
-        queue = (topic.topic_name, queue_id)
-        for pull in state.held_pulls.take_group(queue, group.group_name):
-            found = _Found(_RETRY, "NO_MATCHED_MESSAGE", pull.next_offset)
-            answer = _answer(state, pull.header, topic, group, found)
-            outputs.append(LateReply(pull.peer.number, pull.request, answer))
-    return outputs
+    return [
+        _pull_again(state, pull, group, topic)
+        for queue_id in queue_ids
+        for pull in state.held_pulls.take_group((topic.topic_name, queue_id), group.group_name)
+    ]
+
+
+def answer_refiltered(state: BrokerState, group_name: str, topic_name: str) -> list[Output]:
+    """Tell a group whose subscription to a topic changed to pull again, where its pulls are held.
+
+    They have the filter before, unless they brought their own. Apache's brokers go on with it, and
+    read with the new one when a message matches the old one, or after up to five seconds.
+    """
+    group, topic = state.groups.get(group_name), state.topics.get(topic_name)
+    if group is None or topic is None:
+        return []
+    return [
+        _pull_again(state, pull, group, topic)
+        for queue_id in range(topic.read_queue_nums)
+        for pull in state.held_pulls.take(
+            [
+                each
+                for each in state.held_pulls.of_group((topic_name, queue_id), group_name)
+                if not each.header.sys_flag & _SUBSCRIPTION
+            ]
+        )
+    ]
+
+
+def _pull_again(
+    state: BrokerState, pull: HeldPull, group: GroupConfig, topic: TopicConfig
+) -> LateReply:
+    """Return the answer to a held pull after which the client pulls again."""
+    found = _Found(_RETRY, "NO_MATCHED_MESSAGE", pull.next_offset)
+    answer = _answer(state, pull.header, topic, group, found)
+    return LateReply(pull.peer.number, pull.request, answer)
 
 
 def answer_all_held(state: BrokerState, now_ms: int) -> list[Output]:

@@ -138,15 +138,24 @@ class ConsumerGroup:
         return is_changed
 
 
+def _has_filter_of(old: Subscription | None, new: Subscription) -> bool:
+    return old is not None and (old.sub_string, old.expression_type) == (
+        new.sub_string,
+        new.expression_type,
+    )
+
+
 class HeartbeatChanges(NamedTuple):
     """The changes by a heartbeat.
 
     Attributes:
         changed: Consumer groups that got a new member or other topics.
+        refiltered: Groups and topics whose subscription is new, or has another filter.
         is_full_needed: Whether the next heartbeat must name the subscriptions.
     """
 
     changed: list[ConsumerGroup]
+    refiltered: list[tuple[str, str]]
     is_full_needed: bool
 
 
@@ -238,6 +247,7 @@ class Clients:
             client.producing[member.group_name] = now_ms
             self._producers.setdefault(member.group_name, {})[client.connection] = client
         changed: list[ConsumerGroup] = []
+        refiltered: list[tuple[str, str]] = []
         fingerprint = body.heartbeat_fingerprint or 0
         is_short = fingerprint != 0 and bool(body.without_sub)
         is_full_needed = False
@@ -247,11 +257,17 @@ class Clients:
             client.consuming[name] = now_ms
             is_changed = group.join(client, consumer)
             if not is_short:
+                before = group.subscriptions()
                 is_changed |= group.subscribe(consumer.subscription_data_set)
+                refiltered += [
+                    (name, topic)
+                    for topic, subscription in group.subscriptions().items()
+                    if not _has_filter_of(before.get(topic), subscription)
+                ]
             is_full_needed |= group.is_full_heartbeat_needed(fingerprint, is_short=is_short)
             if is_changed:
                 changed.append(group)
-        return HeartbeatChanges(changed, is_full_needed)
+        return HeartbeatChanges(changed, refiltered, is_full_needed)
 
     def unregister(
         self, connection: int, producer_group: str | None, consumer_group: str | None

@@ -522,6 +522,26 @@ def test_the_last_message_of_a_large_batch_wakes_its_filter(stage: Stage) -> Non
     assert bodies_of(answer) == [b"y"]
 
 
+def test_a_held_pull_ends_when_its_subscription_changes(stage: Stage) -> None:
+    """It would go on with the filter before, and skip messages that the new one lets pass."""
+    join(stage, tags="a")
+    pull = wait(stage, tags=None, sub_version=1, queue_id=1)
+    own = wait(stage, tags="a", queue_id=1)
+    for tags, version in (("a", 2), ("b", 1)):  # the same filter, and an older heartbeat
+        join(stage, tags=tags, version=version)
+    assert stage.answer_to(pull) is None
+    join(stage, tags="b", version=3)
+    answer = stage.answer_to(pull)
+    assert answer is not None
+    assert (answer.code, answer.fields["nextBeginOffset"]) == (RETRY, "0")
+    assert stage.answer_to(own) is None
+    again = wait(stage, tags=None, sub_version=3, queue_id=1)
+    fill(stage, "a", "b", queue_id=1)
+    answer = stage.answer_to(again)
+    assert answer is not None
+    assert bodies_of(answer) == [b"x1"]
+
+
 def test_a_pull_is_answered_with_what_there_is_when_its_time_is_over(stage: Stage) -> None:
     stage.tick()
     pull = wait(stage, suspend_ms=500)
