@@ -5,7 +5,8 @@ last heartbeat (`filter_of_subscription`). Checked in Apache's order (Java: Pull
 Tags are compared by hash, so a consumer compares their text again.
 
 Other than in Apache, a request with an SQL92 expression that cannot be read is refused. Apache
-refuses it in a pop; in a pull it returns every message.
+refuses it in a pop; in a pull it returns every message. A list of tags that is longer than such an
+expression may be is refused, too: it is read again for each pull. Apache has no limit.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from downrange.errors import InvalidSql
+from downrange.filters.grammar import EXPRESSION_MAX
 from downrange.server.outputs import refusal
 from downrange.wire.codes import ResponseCode
 from downrange.wire.hashes import tag_hash
@@ -138,11 +140,14 @@ def filter_of_subscription(
 def check_filter(state: BrokerState, expression: str, kind: str) -> Command | None:
     """Return the refusal of a subscription that a client wants to have checked, or None.
 
-    A list of tags is never refused here. The remark about a wrong expression is our own; in Apache
-    it is a Java exception with all tokens that would be right.
+    A list of tags is refused only for its length. The remark about a wrong expression is our own;
+    in Apache it is a Java exception with all tokens that would be right.
     """
     if kind in _TAG_KINDS:
-        return None
+        if len(expression) <= EXPRESSION_MAX:
+            return None
+        remark = f"the tags have more than {EXPRESSION_MAX} characters"
+        return refusal(ResponseCode.SUBSCRIPTION_PARSE_FAILED, remark)
     if not state.options.is_sql_enabled:
         return refuse_kind(kind)
     if kind != SQL:
@@ -164,6 +169,8 @@ def refuse_kind(kind: str | None) -> Command:
 def _filter_of_tags(expression: str | None) -> MessageFilter | Command:
     if not expression or expression == "*":
         return EVERYTHING
+    if len(expression) > EXPRESSION_MAX:
+        return refusal(ResponseCode.SUBSCRIPTION_PARSE_FAILED, _PARSE_FAILED)
     tags = [tag.strip() for tag in expression.split("||")]
     hashes = frozenset([tag_hash(tag) for tag in tags if tag])
     if not hashes:
