@@ -7,6 +7,7 @@ use pyo3::pybacked::PyBackedBytes;
 
 use crate::properties::{Span, look_at};
 use crate::record_run::{Data, Message, Queue, RecordRun, Texts, host};
+use crate::records::MAGIC_V1;
 
 const OP_TOPIC: &[u8] = b"RMQ_SYS_TRANS_OP_HALF_TOPIC";
 const OP_PROPERTIES: &[u8] = b"TAGS\x01d\x02";
@@ -18,7 +19,9 @@ const BORN_V6: i32 = 0x10;
 const STORE_V6: i32 = 0x20;
 /// What the body of an op record has at most.
 const DIGITS_MAX: usize = 20;
+const TOPIC_BYTES_MAX: usize = 127;
 /// Positions in a record.
+const MAGIC_AT: usize = 4;
 const FLAG_AT: usize = 16;
 const LOG_OFFSET_AT: usize = 28;
 const SYS_FLAG_AT: usize = 36;
@@ -90,6 +93,10 @@ fn number_of(queues: &mut Vec<Queue>, topic: &[u8], queue_id: i32) -> u16 {
 
 /// Return the message of a half whose record will begin at a position of the data.
 fn committed(half: &[u8], at: usize, place: (&[u8], i32), is_v6: bool) -> Option<Message> {
+    let half = half.get(..usize::try_from(i32_at(half, 0)?).ok()?)?;
+    if i32_at(half, MAGIC_AT)? != MAGIC_V1 {
+        return None;
+    }
     let sys_flag = i32_at(half, SYS_FLAG_AT)?;
     let born_bytes = if sys_flag & BORN_V6 == 0 { 8 } else { 20 };
     let store_bytes = if sys_flag & STORE_V6 == 0 { 8 } else { 20 };
@@ -98,8 +105,13 @@ fn committed(half: &[u8], at: usize, place: (&[u8], i32), is_v6: bool) -> Option
     let body_at = times_at + 16;
     let body_end = body_at + usize::try_from(i32_at(half, times_at + 12)?).ok()?;
     let topic_bytes = usize::from(*half.get(body_end)?);
-    let properties_at = body_end + 1 + topic_bytes + 2;
-    let properties = half.get(properties_at..)?;
+    let (_, tail) = half.get(body_end + 1..)?.split_at_checked(topic_bytes)?;
+    let (properties_bytes, properties) = tail.split_first_chunk()?;
+    let properties_bytes = usize::try_from(i16::from_be_bytes(*properties_bytes)).ok()?;
+    if topic_bytes > TOPIC_BYTES_MAX || properties_bytes != properties.len() {
+        return None;
+    }
+    let properties_at = half.len() - properties.len();
     let mut end = Vec::with_capacity(64);
     end.extend_from_slice(b"REAL_TOPIC\x01");
     end.extend_from_slice(place.0);

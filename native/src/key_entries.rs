@@ -68,20 +68,23 @@ struct KeySlots {
 impl KeySlots {
     /// Make empty slots; memory is taken only for pages that are touched.
     #[new]
-    fn new(count: usize) -> PyResult<Self> {
-        if count == 0 || count > i32::MAX as usize {
-            return Err(PyValueError::new_err("a file has 1 to 2^31 - 1 slots"));
+    fn new(count: i64) -> PyResult<Self> {
+        match i32::try_from(count) {
+            Ok(count @ 1..) => Ok(KeySlots {
+                slots: vec![0; count as usize],
+            }),
+            _ => Err(PyValueError::new_err("a file has 1 to 2^31 - 1 slots")),
         }
-        Ok(KeySlots {
-            slots: vec![0; count],
-        })
     }
 
     /// Return slots from their bytes in the machine's order.
     #[staticmethod]
     fn load(py: Python<'_>, data: &[u8]) -> PyResult<Self> {
-        let mut slots = KeySlots::new(data.len() / 4)?;
-        let (words, _) = data.as_chunks::<4>();
+        let (words, rest) = data.as_chunks::<4>();
+        if !rest.is_empty() {
+            return Err(PyValueError::new_err("the last slot is cut off"));
+        }
+        let mut slots = KeySlots::new(words.len() as i64)?;
         waiting::run(py, data.len() > LONG_WRITE_BYTES, || {
             for (slot, word) in slots.slots.iter_mut().zip(words) {
                 *slot = i32::from_ne_bytes(*word);
@@ -124,28 +127,30 @@ impl KeySlots {
         &mut self,
         py: Python<'py>,
         entries: &[u8],
-        number: i32,
+        number: i64,
         seconds: i32,
     ) -> PyResult<PutEntries<'py>> {
-        let count = entries.len() / ENTRY_BYTES;
-        let last = i32::try_from(count)
-            .ok()
-            .and_then(|count| number.checked_add(count));
-        if last.is_none() {
+        let (chunks, rest) = entries.as_chunks::<ENTRY_BYTES>();
+        if !rest.is_empty() {
+            return Err(PyValueError::new_err("the last entry is cut off"));
+        }
+        let count = chunks.len();
+        let end = number.saturating_add(count as i64);
+        if number < 1 || end - 1 > i64::from(i32::MAX) {
             return Err(PyValueError::new_err(
-                "the numbers of entries exceed 31 bits",
+                "the numbers of entries are not positive numbers of 31 bits",
             ));
         }
         let slots = &mut self.slots;
         let mut data = Vec::with_capacity(count * FILE_ENTRY_BYTES);
         let mut pages = Vec::with_capacity(count);
         let mut slots_taken = 0;
-        let (chunks, _) = entries.as_chunks::<ENTRY_BYTES>();
         waiting::run(py, count > LONG_COUNT, || {
-            for (number, entry) in (number..).zip(chunks) {
+            for (number, entry) in (number..end).zip(chunks) {
+                let number = number as i32;
                 let [h0, h1, h2, h3, offset @ ..] = *entry;
                 let hash = i32::from_ne_bytes([h0, h1, h2, h3]);
-                let slot = hash.max(0) as usize % slots.len();
+                let slot = i64::from(hash).rem_euclid(slots.len() as i64) as usize;
                 let mut previous = slots[slot];
                 if !(0 < previous && previous < number) {
                     previous = 0;

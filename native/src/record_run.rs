@@ -13,7 +13,7 @@ use crate::key_entries::{add_entries, hash_of};
 use crate::properties::Span;
 use crate::records::{Record, Shared};
 use crate::replies::{Form, Stored, push_hex};
-use crate::waiting::{self, LONG_COUNT, LONG_WRITE_BYTES};
+use crate::waiting::{self, LONG_COUNT, LONG_HASH_BYTES, LONG_WRITE_BYTES};
 
 /// The size of a unit of a queue index: log offset, size, hash of the tag.
 const UNIT_BYTES: usize = 20;
@@ -143,8 +143,10 @@ impl RecordRun {
         }
     }
 
-    fn is_long(&self) -> bool {
+    /// Whether it is long to hash a text of each message, of which this is the size.
+    fn is_long_to_hash(&self, text_bytes: impl Fn(&Message) -> usize) -> bool {
         self.messages.len() > LONG_COUNT
+            || self.messages.iter().map(text_bytes).sum::<usize>() > LONG_HASH_BYTES
     }
 
     /// Set the places of the unwritten records that fit.
@@ -170,8 +172,13 @@ impl RecordRun {
                 0 => shared.born.len(),
                 own => own,
             };
-            let size = shared.size_of(born_bytes, body_bytes, queue.topic.len(), properties)
-                + message.last_properties.len();
+            let size = shared.size_of(
+                born_bytes,
+                body_bytes,
+                queue.topic.len(),
+                properties,
+                message.last_properties.len(),
+            );
             if size > room - used {
                 return Ok((laid_out, used, size));
             }
@@ -393,7 +400,8 @@ impl RecordRun {
         let texts = self.texts()?;
         let room = |queue: &Queue| Vec::with_capacity(queue.count * UNIT_BYTES);
         let mut units: Vec<Vec<u8>> = self.queues.iter().map(room).collect();
-        waiting::run(py, self.is_long(), || {
+        let is_long = self.is_long_to_hash(|message| message.tags.len());
+        waiting::run(py, is_long, || {
             for message in &self.messages {
                 let unit = &mut units[usize::from(message.queue)];
                 let hash = hash_of(0, message.tags.of(texts)) as i32;
@@ -416,7 +424,10 @@ impl RecordRun {
             return Err(PyValueError::new_err("one front per queue is needed"));
         }
         let mut entries = Vec::with_capacity(self.messages.len() * 2 * 12);
-        waiting::run(py, self.is_long(), || {
+        let is_long = self.is_long_to_hash(|message| {
+            message.unique_key.len() + message.keys.len() + message.tags.len()
+        });
+        waiting::run(py, is_long, || {
             for message in &self.messages {
                 add_entries(
                     &mut entries,
@@ -441,8 +452,12 @@ impl RecordRun {
         }
         let (data, texts) = (self.data()?, self.texts()?);
         let half = |message: &Message| {
-            let record = PyBytes::new_with(py, message.size as usize, |out| {
-                self.write(out, std::slice::from_ref(message), data, texts);
+            let size = message.size as usize;
+            let record = PyBytes::new_with(py, size, |out| {
+                let one = std::slice::from_ref(message);
+                waiting::run(py, size > LONG_WRITE_BYTES, || {
+                    self.write(out, one, data, texts);
+                });
                 Ok(())
             })?;
             let half = (
@@ -500,15 +515,17 @@ impl RecordRun {
         Ok(PyBytes::new(py, &out))
     }
 
-    fn ids(&self, prefix: &str) -> PyResult<String> {
+    fn ids(&self, py: Python<'_>, prefix: &str) -> PyResult<String> {
         let mut ids = Vec::with_capacity(self.messages.len() * (prefix.len() + 17));
-        for message in &self.messages {
-            if !ids.is_empty() {
-                ids.push(b',');
+        waiting::run(py, self.messages.len() > LONG_COUNT, || {
+            for message in &self.messages {
+                if !ids.is_empty() {
+                    ids.push(b',');
+                }
+                ids.extend_from_slice(prefix.as_bytes());
+                push_hex(&mut ids, message.log_offset);
             }
-            ids.extend_from_slice(prefix.as_bytes());
-            push_hex(&mut ids, message.log_offset);
-        }
+        });
         Ok(String::from_utf8(ids)?)
     }
 }

@@ -1,7 +1,7 @@
 //! Writes stored messages. Twin: `encode_parts` in `downrange/wire/records.py`, which has the
 //! layout of a record.
 
-const MAGIC_V1: i32 = -626_843_481;
+pub const MAGIC_V1: i32 = -626_843_481;
 /// The fixed part of a record without the two hosts, which are address and port.
 const FIXED_BYTES: usize = 72;
 const CRC_MASK: u32 = 0x7fff_ffff;
@@ -16,7 +16,7 @@ pub struct Shared {
     /// Bits of `sysFlag` that are added to those of each message.
     pub sys_flag: i32,
     pub store_ms: i64,
-    /// Added to each property string; a separator is put before it where it is missing.
+    /// Added to each property string; a separator is put before what follows a string without one.
     pub properties: Vec<u8>,
 }
 
@@ -40,21 +40,30 @@ pub struct Record<'a> {
 
 impl Shared {
     /// Return the size of a record from those of its parts.
-    pub fn size_of(&self, born: usize, body: usize, topic: usize, properties: &[u8]) -> usize {
+    pub fn size_of(
+        &self,
+        born: usize,
+        body: usize,
+        topic: usize,
+        properties: &[u8],
+        last_properties: usize,
+    ) -> usize {
         FIXED_BYTES
             + born
             + self.store.len()
             + body
             + (1 + topic)
-            + (2 + self.property_bytes(properties))
+            + (2 + self.property_bytes(properties, last_properties))
     }
 
-    fn property_bytes(&self, properties: &[u8]) -> usize {
-        properties.len() + usize::from(self.needs_separator(properties)) + self.properties.len()
+    fn property_bytes(&self, properties: &[u8], last: usize) -> usize {
+        let separator = usize::from(self.needs_separator(properties, last));
+        properties.len() + separator + self.properties.len() + last
     }
 
-    fn needs_separator(&self, properties: &[u8]) -> bool {
-        !self.properties.is_empty() && properties.last() != Some(&2)
+    /// Whether something follows properties that do not end with a separator.
+    fn needs_separator(&self, properties: &[u8], last: usize) -> bool {
+        self.properties.len() + last > 0 && properties.last() != Some(&2)
     }
 
     /// Write a record into its place, whose length is its size; return the bytes behind it.
@@ -80,10 +89,11 @@ impl Shared {
         out.put(&[record.topic.len() as u8]);
         out.put(record.topic);
         let properties = record.properties;
-        let size = self.property_bytes(properties) + record.last_properties.len();
+        let last = record.last_properties.len();
+        let size = self.property_bytes(properties, last);
         out.put(&(size as i16).to_be_bytes());
         out.put(properties);
-        if self.needs_separator(properties) {
+        if self.needs_separator(properties, last) {
             out.put(&[2]);
         }
         out.put(&self.properties);
@@ -142,13 +152,11 @@ mod tests {
                     properties,
                     last_properties: b"L\x01l\x02",
                 };
-                let size = shared.size_of(hosts, 4, 1, properties) + 4;
+                let size = shared.size_of(hosts, 4, 1, properties, 4);
                 let mut out = vec![0; size];
                 assert!(shared.write(&mut out, &record, size as i32).is_empty());
-                assert_eq!(
-                    out[size - added.len() - 4..],
-                    [added, b"L\x01l\x02"].concat()
-                );
+                let end = [b"\x02", added, b"L\x01l\x02"].concat();
+                assert_eq!(out[size - end.len()..], end);
             }
         }
     }

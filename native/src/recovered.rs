@@ -65,7 +65,8 @@ struct Queue<'a> {
     queue_id: i32,
     key_front: u32,
     first_offset: i64,
-    next_offset: i64,
+    /// None behind the largest number: no record can continue the queue.
+    next_offset: Option<i64>,
     units: Vec<u8>,
 }
 
@@ -105,7 +106,10 @@ impl<'a> Run<'a> {
             run.count += 1;
             run.size += record.size;
             run.last_ms = run.last_ms.max(record.store_ms);
-            log_offset += record.size as i64;
+            let Some(next) = log_offset.checked_add(record.size as i64) else {
+                break; // no record has a place behind this one
+            };
+            log_offset = next;
             rest = &rest[record.size..];
         }
         run
@@ -122,15 +126,15 @@ impl<'a> Run<'a> {
                 queue_id: record.queue_id,
                 key_front: hash_ascii(hash_ascii(0, record.topic), b"#"),
                 first_offset: record.queue_offset,
-                next_offset: record.queue_offset,
+                next_offset: Some(record.queue_offset),
                 units: Vec::new(),
             });
         }
         let queue = self.queues.get_mut(number)?;
-        if queue.next_offset != record.queue_offset {
+        if queue.next_offset != Some(record.queue_offset) {
             return None;
         }
-        queue.next_offset = queue.next_offset.wrapping_add(1);
+        queue.next_offset = record.queue_offset.checked_add(1);
         let tag = record
             .tag
             .as_deref()

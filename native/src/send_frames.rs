@@ -5,6 +5,9 @@ use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyBytes, PyString, PyTuple};
 
+/// Behind which part of a form the properties are.
+const PROPERTIES_GAP: usize = 3;
+
 static PURE: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
 
 pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
@@ -13,56 +16,39 @@ pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
 
 /// Fill the gaps of a form, and return the frame with a body.
 ///
-/// What cannot be encoded is left to the twin, which raises the error.
+/// What cannot be encoded is left to the twin, which raises the error. So are numbers of more than
+/// 64 bits and values of other types: the twin takes what Python can format and join.
 #[pyfunction]
 #[allow(clippy::too_many_arguments)] // the twin's
 fn send_frame<'py>(
     form: &Bound<'py, PyAny>,
-    sys_flag: i64,
-    born_ms: i64,
-    flag: i64,
-    properties: &Bound<'py, PyString>,
-    flags: i64,
-    request_id: i64,
-    body: &Bound<'py, PyBytes>,
-    bytes_max: usize,
+    sys_flag: &Bound<'py, PyAny>,
+    born_ms: &Bound<'py, PyAny>,
+    flag: &Bound<'py, PyAny>,
+    properties: &Bound<'py, PyAny>,
+    flags: &Bound<'py, PyAny>,
+    request_id: &Bound<'py, PyAny>,
+    body: &Bound<'py, PyAny>,
+    bytes_max: &Bound<'py, PyAny>,
 ) -> PyResult<Bound<'py, PyAny>> {
     let py = form.py();
-    let parts = form.getattr(intern!(py, "parts"))?;
-    let parts = parts.cast::<PyTuple>()?;
-    let mut header = Vec::with_capacity(1024);
-    let mut digits = itoa::Buffer::new();
-    if let Ok(text) = properties.to_str() {
-        for (index, part) in parts.iter_borrowed().enumerate() {
-            header.extend_from_slice(part.cast::<PyBytes>()?.as_bytes());
-            match index {
-                0 => header.extend_from_slice(digits.format(sys_flag).as_bytes()),
-                1 => header.extend_from_slice(digits.format(born_ms).as_bytes()),
-                2 => header.extend_from_slice(digits.format(flag).as_bytes()),
-                3 => quote(text.as_bytes(), &mut header),
-                4 => header.extend_from_slice(digits.format(flags).as_bytes()),
-                5 => header.extend_from_slice(digits.format(request_id).as_bytes()),
-                _ => {}
-            }
-        }
-        let content = body.as_bytes();
-        let size = 8 + header.len() + content.len();
-        if let (true, true, Ok(length), Ok(word)) = (
-            size <= bytes_max,
-            header.len() < 1 << 24,
-            i32::try_from(size - 4),
-            i32::try_from(header.len()),
-        ) {
-            let frame = PyBytes::new_with(py, size, |frame| {
-                let (lengths, rest) = frame.split_at_mut(8);
-                let (first, second) = lengths.split_at_mut(4);
-                let (head, tail) = rest.split_at_mut(header.len());
-                first.copy_from_slice(&length.to_be_bytes());
-                second.copy_from_slice(&word.to_be_bytes());
-                head.copy_from_slice(&header);
-                tail.copy_from_slice(content);
-                Ok(())
-            })?;
+    if let (Ok(sys_flag), Ok(born_ms), Ok(flag), Ok(flags), Ok(request_id), Ok(bytes_max)) = (
+        sys_flag.extract(),
+        born_ms.extract(),
+        flag.extract(),
+        flags.extract(),
+        request_id.extract(),
+        bytes_max.extract(),
+    ) && let (Ok(properties), Ok(body)) = (properties.cast::<PyString>(), body.cast::<PyBytes>())
+        && let Ok(properties) = properties.to_str()
+    {
+        let usual = Usual {
+            numbers: [sys_flag, born_ms, flag, flags, request_id],
+            properties,
+            body: body.as_bytes(),
+            bytes_max,
+        };
+        if let Some(frame) = usual.frame(form)? {
             return Ok(frame.into_any());
         }
     }
@@ -70,6 +56,54 @@ fn send_frame<'py>(
     pure.call1((
         form, sys_flag, born_ms, flag, properties, flags, request_id, body, bytes_max,
     ))
+}
+
+/// What fills the gaps of a form.
+struct Usual<'a> {
+    /// In the order of the form: three before the properties, and two behind them.
+    numbers: [i64; 5],
+    properties: &'a str,
+    body: &'a [u8],
+    bytes_max: i64,
+}
+
+impl Usual<'_> {
+    /// Return the frame; None if it is too large.
+    fn frame<'py>(&self, form: &Bound<'py, PyAny>) -> PyResult<Option<Bound<'py, PyBytes>>> {
+        let py = form.py();
+        let parts = form.getattr(intern!(py, "parts"))?;
+        let mut numbers = self.numbers.iter();
+        let mut digits = itoa::Buffer::new();
+        let mut header = Vec::with_capacity(1024);
+        for (index, part) in parts.cast::<PyTuple>()?.iter_borrowed().enumerate() {
+            header.extend_from_slice(part.cast::<PyBytes>()?.as_bytes());
+            if index == PROPERTIES_GAP {
+                quote(self.properties.as_bytes(), &mut header);
+            } else if let Some(&number) = numbers.next() {
+                header.extend_from_slice(digits.format(number).as_bytes());
+            }
+        }
+        let size = 8 + header.len() + self.body.len();
+        let (true, true, Ok(length), Ok(word)) = (
+            size as i64 <= self.bytes_max,
+            header.len() < 1 << 24,
+            i32::try_from(size - 4),
+            i32::try_from(header.len()),
+        ) else {
+            return Ok(None);
+        };
+        let frame = PyBytes::new_with(py, size, |frame| {
+            let (lengths, rest) = frame.split_at_mut(8);
+            let (first, second) = lengths.split_at_mut(4);
+            let (head, tail) = rest.split_at_mut(header.len());
+            first.copy_from_slice(&length.to_be_bytes());
+            second.copy_from_slice(&word.to_be_bytes());
+            head.copy_from_slice(&header);
+            tail.copy_from_slice(self.body);
+            Ok(())
+        })?;
+        Ok(Some(frame))
+    }
 }
 
 /// Write a text as JSON.

@@ -7,7 +7,7 @@ use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::PyBytes;
 
-use crate::waiting::{self, LONG_COUNT};
+use crate::waiting::{self, LONG_COUNT, LONG_READ_BYTES};
 
 /// The shortest record: the fixed part, and the lengths of topic and properties.
 const RECORD_BYTES_MIN: usize = 88 + 1 + 2;
@@ -74,7 +74,7 @@ fn property_values<'py>(
 ) -> PyResult<Option<Vec<Texts<'py>>>> {
     let py = data.py();
     let (bytes, starts, ends) = (data.as_bytes(), starts.to_vec(py)?, ends.to_vec(py)?);
-    let is_long = starts.len() > LONG_COUNT / 8;
+    let is_long = starts.len() > LONG_COUNT / 8 || bytes.len() > LONG_READ_BYTES;
     let columns = waiting::run(py, is_long, || values_of(bytes, &starts, &ends, &names))?;
     Ok(columns.map(|columns| {
         columns

@@ -6,7 +6,7 @@ use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 
-use crate::waiting::{self, LONG_COUNT};
+use crate::waiting::{self, LONG_COUNT, LONG_WRITE_BYTES};
 
 /// Where each row ends, and the bytes of all rows.
 type Rows<'py> = (Bound<'py, PyBytes>, Bound<'py, PyBytes>);
@@ -25,12 +25,17 @@ fn joined_rows<'py>(
     columns: Vec<(Vec<u8>, Given, Vec<u8>)>,
     ending: Vec<u8>,
 ) -> PyResult<Rows<'py>> {
+    if columns.is_empty() {
+        return Err(PyValueError::new_err("rows need a column")); // it bounds their number
+    }
     let mut known = Vec::with_capacity(columns.len());
     for (prefix, given, suffix) in &columns {
         known.push((prefix, Column::of(py, given, count)?, suffix));
     }
-    let whole = waiting::run(py, count > LONG_COUNT, || {
-        let mut whole = Written::new(count);
+    let bytes: usize = known.iter().map(|(_, column, _)| column.data.len()).sum();
+    let is_long = count > LONG_COUNT || bytes > LONG_WRITE_BYTES;
+    let whole = waiting::run(py, is_long, || {
+        let mut whole = Written::new(count)?;
         for row in 0..count {
             for (prefix, column, suffix) in &known {
                 if let Some(value) = column.value(row)? {
@@ -96,13 +101,15 @@ struct Written {
 }
 
 impl Written {
-    fn new(count: usize) -> Self {
-        let mut bounds = Vec::with_capacity((count + 1) * 4);
+    fn new(count: usize) -> PyResult<Self> {
+        let size = count.checked_add(1).and_then(|count| count.checked_mul(4));
+        let too_many = || PyValueError::new_err("there are too many rows");
+        let mut bounds = Vec::with_capacity(size.ok_or_else(too_many)?);
         bounds.extend_from_slice(&0_i32.to_ne_bytes());
-        Written {
+        Ok(Written {
             bounds,
             data: Vec::new(),
-        }
+        })
     }
 
     fn end_row(&mut self) -> PyResult<()> {

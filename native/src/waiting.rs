@@ -7,6 +7,10 @@ use pyo3::prelude::*;
 pub const LONG_READ_BYTES: usize = 64 << 10;
 /// Writing and checksumming more bytes than this is long.
 pub const LONG_WRITE_BYTES: usize = 512 << 10;
+/// Hashing more bytes than this, the texts of keys and tags, is long.
+pub const LONG_HASH_BYTES: usize = 16 << 10;
+/// Looking at more bytes of a queue index than this is long.
+pub const LONG_UNIT_BYTES: usize = 256 << 10;
 /// More messages than this are long, for what takes some 30 ns for each.
 pub const LONG_COUNT: usize = 1024;
 

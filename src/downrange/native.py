@@ -11,8 +11,9 @@ The module that owns a function defines it as `pure_x`, and publishes one of the
 
     java_hash = twin(pure_java_hash)  # `_native.java_hash` if there is one
 
-All other modules use `java_hash`. Tests compare `pure_java_hash` and `_native.java_hash`
-(tests/unit/native).
+All other modules use `java_hash`. A class `PureX` has the twin `X` in the same way. Where the twin
+in Python takes other arguments, its module asks for `native_only("x")`. Tests compare
+`pure_java_hash` and `_native.java_hash` (tests/unit/native).
 
 The choice is made once, at import. `DOWNRANGE_PURE=1` in the environment forces the Python path. It
 is read here and not by the command line, as it must hold before any other module is imported.
@@ -23,7 +24,7 @@ from __future__ import annotations
 import os
 import sys
 from importlib import import_module
-from typing import TYPE_CHECKING, Final, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -65,21 +66,28 @@ native, pure_reason = _load()
 
 
 def twin(pure: _T) -> _T:
-    """Return the native twin of a function or class named `pure_x`, or itself if there is none.
+    """Return the native twin of `pure_x` or of a class `PureX`, or itself if there is none.
 
     Raises:
         ImportError: The native part has no `x`: it was not built again after a change.
     """
-    if native is None:
-        return pure
     full: str = getattr(pure, "__name__")  # noqa: B009 - a type variable has no attributes
-    name = full.removeprefix("pure_")
-    if not hasattr(native, name):
+    found = native_only(full.removeprefix("pure_").removeprefix("Pure"))
+    return pure if found is None else cast("_T", found)
+
+
+def native_only(name: str) -> Any:
+    """Return a native function by its name, or None where Python runs.
+
+    Raises:
+        ImportError: The native part has no such function: it was not built again after a change.
+    """
+    if native is not None and not hasattr(native, name):
         raise ImportError(
             f"the native part has no {name}: it was built from other sources; run `make native`, "
             f"or set {PURE_VARIABLE}=1"
         )
-    return cast("_T", getattr(native, name))
+    return getattr(native, name, None)
 
 
 def path_in_use() -> str:

@@ -12,9 +12,12 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import pytest
 
 from downrange.native import find_binary
+from downrange.wire.send_runs import PureSendRun, single_requests
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from downrange.wire.send_runs import SendRun
 
 REQUIRE_VARIABLE: Final = "DOWNRANGE_REQUIRE_NATIVE"
 
@@ -55,3 +58,13 @@ def assert_same(
     found = outcome(native_twin, *arguments)
     assert found == expected
     assert type(found.value) is type(expected.value)
+
+
+def in_python(run: SendRun, start: int, data: bytes) -> PureSendRun:
+    """Return the same run, made in Python."""
+    requests = single_requests(run)
+    made = PureSendRun(data, start, requests[0].codec)
+    for request in requests:
+        assert made.add(request), "the native part took a send that is not plain"
+    made.end = run.end
+    return made

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import re
+import subprocess
+import sys
 import tomllib
 from importlib import import_module
 from pathlib import Path
@@ -11,6 +14,7 @@ from types import ModuleType
 import pytest
 
 from downrange import native
+from downrange.store.key_slots import PureKeySlots
 from downrange.wire import hashes
 from tests.support.native_part import require_native_part
 
@@ -87,6 +91,64 @@ def test_twin_is_found_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
         native.twin(hashes.pure_key_hash_behind)
     monkeypatch.setattr(native, "native", None)
     assert native.twin(hashes.pure_java_hash) is hashes.pure_java_hash
+
+
+def test_twin_of_a_class_is_found_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    module = ModuleType("_native")
+    module.__dict__["KeySlots"] = found = type("KeySlots", (), {})
+    monkeypatch.setattr(native, "native", module)
+    assert native.twin(PureKeySlots) is found
+    monkeypatch.setattr(native, "native", ModuleType("_native"))
+    with pytest.raises(ImportError, match=r"no KeySlots: .* run `make native`"):
+        native.twin(PureKeySlots)
+
+
+def test_native_function_is_none_without_the_native_part(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(native, "native", None)
+    assert native.native_only("take_batch") is None
+    module = ModuleType("_native")
+    module.__dict__["take_batch"] = found = object()
+    monkeypatch.setattr(native, "native", module)
+    assert native.native_only("take_batch") is found
+
+
+@pytest.mark.parametrize(
+    ("owner", "name"),
+    [
+        ("downrange.wire.batches", "take_batch"),
+        ("downrange.wire.send_runs", "take_sends"),
+        ("downrange.store.key_slots", "KeySlots"),
+        ("downrange.spark.read.property_columns", "property_values"),
+        ("downrange.spark.write.row_properties", "joined_rows"),
+    ],
+)
+def test_binary_of_other_sources_is_named_at_import(owner: str, name: str) -> None:
+    """Each name is asked for when its module is imported: here in a process of its own."""
+    require_native_part()
+    if ".spark." in owner:
+        pytest.importorskip("pyarrow")
+    code = f"""
+import downrange._native
+del downrange._native.{name}
+try:
+    import {owner}
+except ImportError as error:
+    print(error)
+"""
+    environment = {**os.environ, native.PURE_VARIABLE: "0"}
+    command = [sys.executable, "-c", code]
+    said = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
+    assert f"the native part has no {name}: it was built from other sources" in said.stdout
+
+
+def test_only_one_module_reads_the_native_one() -> None:
+    """Others ask `twin` or `native_only`, which say what to do about an old binary."""
+    readers = [
+        path.name
+        for path in (ROOT / "src" / "downrange").rglob("*.py")
+        if re.search(r"downrange\.native import .*\bnative\b", path.read_text())
+    ]
+    assert readers == []
 
 
 def test_path_in_use_has_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:

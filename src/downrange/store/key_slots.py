@@ -9,8 +9,9 @@ from __future__ import annotations
 from struct import Struct
 from typing import Final, NamedTuple
 
-from downrange.native import native
+from downrange.native import twin
 from downrange.wire.batches import KEY_ENTRY
+from downrange.wire.limits import INT32_MAX
 
 #: An entry of a file: key hash, log offset, seconds, number of the entry before it.
 ENTRY: Final = Struct(">iqii")
@@ -32,16 +33,27 @@ class PureKeySlots:
 
     Args:
         count: How many there are; all are empty. Memory is taken only for pages that are touched.
+
+    Raises:
+        ValueError: The number of slots is not that of a file.
     """
 
     __slots__ = ("_slots",)
 
     def __init__(self, count: int) -> None:
+        if not 0 < count <= INT32_MAX:
+            raise ValueError("a file has 1 to 2^31 - 1 slots")
         self._slots = memoryview(bytearray(count * SLOT_BYTES)).cast("i")
 
     @staticmethod
     def load(data: bytes) -> PureKeySlots:
-        """Return slots from their bytes in the machine's order."""
+        """Return slots from their bytes in the machine's order.
+
+        Raises:
+            ValueError: The bytes are not those of slots.
+        """
+        if len(data) % SLOT_BYTES:
+            raise ValueError("the last slot is cut off")
         loaded = PureKeySlots(len(data) // SLOT_BYTES)
         loaded._slots.cast("B")[:] = data
         return loaded
@@ -65,7 +77,14 @@ class PureKeySlots:
             entries: In the form of `KEY_ENTRY`.
             number: The number of the first entry; the others follow.
             seconds: Their time since the first store time of the file.
+
+        Raises:
+            ValueError: An entry is cut off, or its number does not fit a file. Nothing was put.
         """
+        if len(entries) % KEY_ENTRY.size:
+            raise ValueError("the last entry is cut off")
+        if number < 1 or number + len(entries) // KEY_ENTRY.size - 1 > INT32_MAX:
+            raise ValueError("the numbers of entries are not positive numbers of 31 bits")
         slots, pack = self._slots, ENTRY.pack
         slot_count = len(slots)
         data, slots_taken = bytearray(), 0
@@ -83,4 +102,4 @@ class PureKeySlots:
         return PutEntries(bytes(data), pages, slots_taken)
 
 
-KeySlots: type[PureKeySlots] = PureKeySlots if native is None else native.KeySlots
+KeySlots: Final = twin(PureKeySlots)

@@ -18,7 +18,7 @@ from zlib import crc32
 
 import msgspec
 
-from downrange.native import native
+from downrange.native import native_only
 from downrange.wire.hashes import key_hash_behind, tag_hash
 from downrange.wire.properties import PropertyKey, decode_properties
 from downrange.wire.records import (
@@ -31,7 +31,7 @@ from downrange.wire.records import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
 #: A topic's bytes and the number of one of its queues.
 QueueKey: TypeAlias = tuple[bytes, int]
@@ -296,14 +296,17 @@ def pure_record_batch(shared: Record, data: bytes) -> RecordBatch:
     return RecordBatch(shared, data, spans, properties)
 
 
+take_batch: Final[Callable[..., BatchRun | None] | None] = native_only("take_batch")
+
+
 def record_batch(shared: Record, data: bytes) -> BatchRun:
     """Return the records of a batch, as `pure_record_batch` does, natively if they are usual ones.
 
     Raises:
         MalformedBody: The batch is damaged.
     """
-    if native is not None and shared.magic == MAGIC_V1:
-        batch: BatchRun | None = native.take_batch(
+    if take_batch is not None and shared.magic == MAGIC_V1:
+        batch: BatchRun | None = take_batch(
             data,
             shared.topic_bytes,
             shared.queue_id,

@@ -17,7 +17,7 @@ from downrange.wire.batches import QUEUE_UNIT, EncodedRun, QueueKey, RecordRun, 
 from downrange.wire.codes import SysFlag, TransactionFlag
 from downrange.wire.hashes import tag_hash
 from downrange.wire.properties import PropertyKey, index_properties
-from downrange.wire.records import Record, decode_record, encode_parts, record_size
+from downrange.wire.records import MAGIC_V1, Record, decode_record, encode_parts, record_size
 from downrange.wire.send_runs import half_place
 from downrange.wire.system_names import HALF_DONE_TOPIC
 
@@ -121,7 +121,7 @@ class PureEndedRun:
             record = decode_record(half)
         except MalformedRecord as error:
             raise ValueError(_NOT_A_HALF) from error
-        if not record.property_bytes.endswith(place):
+        if not _is_plain(record) or not record.property_bytes.endswith(place):
             raise ValueError(_NOT_A_HALF)
         record.prepared_offset = record.log_offset
         record.topic_bytes, record.queue_id = topic.encode(), queue_id
@@ -172,6 +172,15 @@ class PureEndedRun:
             shown = tag if index_tags else None
             add_key_entries(entries, front, record.log_offset, unique_key, keys, shown)
         return bytes(entries)
+
+
+def _is_plain(record: Record) -> bool:
+    """Whether a record is one that a run of sends writes: version 1, UTF-8 without NUL."""
+    try:
+        text = record.property_bytes.decode()
+    except UnicodeDecodeError:
+        return False
+    return record.magic == MAGIC_V1 and "\x00" not in text
 
 
 def _queue(record: Record) -> QueueKey:

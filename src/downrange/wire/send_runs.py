@@ -14,8 +14,9 @@ place as properties.
 A run ends before the first frame that is not of this kind, which is then read by itself. So
 whatever is unusual, damaged or hostile is always handled, and reported, by `frames` and `command`.
 
-The native twin takes the usual forms of such headers, as clients write them, and leaves the others
-to `command`, too. So its runs may be shorter, but what is in a run is the same.
+The native twin leaves forms of such headers that clients do not write to `command`. On the other
+hand it takes a single send, and JSON members in any order. So a run may be shorter or longer there,
+but what is in it is the same.
 
 A broker may find that a run needs a closer look: an unknown topic, a full disk. Then it handles
 `single_requests` instead, one by one.
@@ -376,7 +377,7 @@ class PureSendRun:
         items = self._items[written:] if written else self._items
         for asked, _, _, flag, sys_flag, born_ms, times, body, properties, last, known in items:
             number = 0 if last else asked
-            if properties[-1] != _SEPARATOR:
+            if properties[-1] != _SEPARATOR and (added or last):
                 properties += b"\x02"
             topic = topics[number]
             body_size, properties_size = len(body), len(properties) + len(added) + len(last)

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from downrange.store.key_slots import PureKeySlots
 from downrange.wire.batches import KEY_ENTRY
-from tests.unit.native.pairs import native
+from tests.unit.native.pairs import Outcome, assert_same, native, outcome
 
 ENTRIES = st.lists(
     st.tuples(st.integers(0, 2**31 - 1), st.integers(-(2**63), 2**63 - 1)), max_size=30
@@ -43,4 +43,51 @@ def test_wrong_use_is_an_error_and_not_a_panic() -> None:
         with pytest.raises(IndexError):
             wrong()
     with pytest.raises(ValueError, match="31 bits"):
-        slots.put(bytes(24), 2**31 - 2, 0)
+        slots.put(bytes(24), 2**31 - 1, 0)
+
+
+@given(st.integers(1, 9), st.integers(0, 3), st.integers(-2, 2))
+def test_numbers_end_at_31_bits(count: int, entries: int, more: int) -> None:
+    data = bytes(12 * entries)
+    for number in (2**31 - 1 + more, more, 2**63 - 1 + more, -(2**63)):
+        if number < 2**63:
+            put_both(count, data, number)
+
+
+def test_the_last_number_of_31_bits_is_put() -> None:
+    put = put_both(7, bytes(12), 2**31 - 1)
+    assert put.error is None
+    assert put_both(7, bytes(24), 2**31 - 1).error is ValueError
+
+
+@given(
+    st.integers(1, 5_000),
+    st.lists(
+        st.tuples(st.integers(-(2**31), 2**31 - 1), st.integers(-(2**63), 2**63 - 1)), max_size=9
+    ),
+)
+def test_a_negative_hash_has_the_same_slot(count: int, entries: list[tuple[int, int]]) -> None:
+    put_both(count, b"".join(KEY_ENTRY.pack(*entry) for entry in entries), 1)
+
+
+@given(st.binary(max_size=40), st.binary(max_size=40), st.integers(1, 2**31 - 1))
+def test_any_bytes_are_loaded_and_put_or_refused(slots: bytes, data: bytes, number: int) -> None:
+    assert_same(
+        lambda: PureKeySlots.load(slots).part(0, len(slots) // 4),
+        lambda: native.KeySlots.load(slots).part(0, len(slots) // 4),
+    )
+    put_both(5, data, number)
+
+
+@pytest.mark.parametrize("count", [-1, 0, 2**31, 2**40])
+def test_a_file_without_slots_or_with_too_many_is_refused(count: int) -> None:
+    assert_same(PureKeySlots, native.KeySlots, count)
+
+
+def put_both(count: int, data: bytes, number: int) -> Outcome:
+    """Compare what is put and what the slots have then; return the outcome."""
+    pure, fast = PureKeySlots(count), native.KeySlots(count)
+    put = outcome(lambda: tuple(pure.put(data, number, 9)))
+    assert outcome(lambda: tuple(fast.put(data, number, 9))) == put
+    assert fast.part(0, count) == pure.part(0, count)
+    return put

@@ -78,3 +78,31 @@ def test_damaged_records(made: list[tuple[Any, ...]], data: st.DataObject) -> No
 @given(st.binary(max_size=300), st.integers(0, 400), st.integers(-9, 2**62))
 def test_any_bytes(data: bytes, at: int, log_offset: int) -> None:
     assert_same(pure_index_run, native.index_run, data, at, log_offset, 0, False, b"late")
+
+
+def test_no_offset_follows_the_largest_one() -> None:
+    offsets = (2**63 - 1, -(2**63))
+    log = _log_of([(offset, _BEGIN) for offset in offsets])
+    for index_run in (pure_index_run, native.index_run):
+        count, size, *_ = index_run(log + bytes(200), 0, _BEGIN, 0, True, b"late")
+        assert (count, size) == (1, len(log) // 2)
+
+
+def test_no_record_follows_the_end_of_all_logs() -> None:
+    size = len(encode_record(Record(topic_bytes=b"T")))
+    begin = 2**63 - size // 2
+    log = _log_of([(7, begin), (8, begin - 2**64)])
+    for index_run in (pure_index_run, native.index_run):
+        count, bytes_read, *_ = index_run(log + bytes(200), 0, begin, 0, True, b"late")
+        assert (count, bytes_read) == (1, size)
+
+
+def _log_of(places: list[tuple[int, int]]) -> bytes:
+    """Return records by queue offset and log offset; only the first log offset is one of a log."""
+    size = len(encode_record(Record(topic_bytes=b"T")))
+    records: list[bytes] = []
+    for number, (queue_offset, begin) in enumerate(places):
+        log_offset = begin + number * size
+        record = Record(topic_bytes=b"T", queue_offset=queue_offset, log_offset=log_offset)
+        records.append(encode_record(record))
+    return b"".join(records)

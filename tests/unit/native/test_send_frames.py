@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -24,6 +27,11 @@ TEXTS = (
     | st.text(st.characters(max_codepoint=0x7F))
     | st.text(st.characters(categories=["Cs", "Nd"]))
 )
+#: What Python's `%d` takes, and what it does not.
+UNUSUAL = st.sampled_from(
+    [0, 1 << 20, 2**63 - 1, 2**63, -(2**63) - 1, 1.5, 1e300, float("nan"), True, None, "1"]
+)
+BODIES = (b"body", bytearray(b"body"), memoryview(b"body"), "body", None)
 
 
 @given(int32s, int64s, int32s, TEXTS, int32s, int32s, st.binary(max_size=100))
@@ -46,4 +54,21 @@ def test_frames(
 @given(st.integers(300, 500), st.binary(max_size=100))
 def test_the_limit(bytes_max: int, body: bytes) -> None:
     arguments = (FORM, 0, 1, 0, "UNIQ_KEY\x01A\x02", 0, 7, body, bytes_max)
+    assert_same(pure_send_frame, native.send_frame, *arguments)
+
+
+@given(UNUSUAL, UNUSUAL, UNUSUAL, UNUSUAL, UNUSUAL, st.sampled_from(BODIES), UNUSUAL)
+def test_values_of_other_types_are_left_to_python(
+    sys_flag: Any, born_ms: Any, flag: Any, flags: Any, request_id: Any, body: Any, most: Any
+) -> None:
+    assert_same(
+        pure_send_frame,
+        native.send_frame,
+        *(FORM, sys_flag, born_ms, flag, "UNIQ_KEY\x01A\x02", flags, request_id, body, most),
+    )
+
+
+@pytest.mark.parametrize("properties", [None, b"UNIQ_KEY", 7])
+def test_properties_of_other_types_are_left_to_python(properties: Any) -> None:
+    arguments = (FORM, 0, 1, 0, properties, 0, 7, b"x", 1 << 20)
     assert_same(pure_send_frame, native.send_frame, *arguments)

@@ -15,15 +15,15 @@ from downrange.wire.codes import HeaderCodec
 from downrange.wire.command import Command
 from downrange.wire.limits import FRAME_BYTES_MAX
 from downrange.wire.link import Link, LinkBroken, RequestArrived, RunArrived
-from downrange.wire.records import Record
+from downrange.wire.records import Record, decode_records
 from downrange.wire.send_replies import StoredForm
-from downrange.wire.send_runs import PureSendRun, pure_take_sends, single_requests
+from downrange.wire.send_runs import pure_take_sends, single_requests
+from tests.support.native_part import in_python
 from tests.unit.native.pairs import native
 from tests.unit.server.send_frames import batch, frame, send
 
 if TYPE_CHECKING:
     from downrange.wire.batches import RecordRun
-    from downrange.wire.send_runs import SendRun
 
 FORM = StoredForm(id_prefix="0A00000200002A9F", is_trace_on=True, region='Region "%d" é')
 HOSTS: list[tuple[tuple[bytes, int], tuple[bytes, int], int]] = [
@@ -43,16 +43,6 @@ def stream(random: Random, count: int, rare: float) -> bytes:
         command = send(random, number, rare=rare, is_half=is_half)
         frames.append(frame(random, command, is_binary=random.random() < 0.3))
     return b"".join(frames)
-
-
-def in_python(run: SendRun, start: int, data: bytes) -> PureSendRun:
-    """Return the same run, made in Python."""
-    requests = single_requests(run)
-    made = PureSendRun(data, start, requests[0].codec)
-    for request in requests:
-        assert made.add(request), "the native part took a send that is not plain"
-    made.end = run.end
-    return made
 
 
 def assert_same_run(random: Random, found: RecordRun, wanted: RecordRun) -> None:
@@ -86,9 +76,13 @@ def list_of(value: Any) -> Any:
     return list(value) if isinstance(value, list | tuple) else value
 
 
-@given(st.integers(0, 2**32), st.sampled_from([0.0, 0.1]))
+@given(
+    st.integers(0, 2**32),
+    st.sampled_from([0.0, 0.1]),
+    st.sampled_from([b"MSG_REGION\x01r\x02", b""]),
+)
 @settings(max_examples=60)
-def test_a_run_has_the_columns_and_bytes_of_its_sends(seed: int, rare: float) -> None:
+def test_a_run_has_the_columns_and_bytes_of_its_sends(seed: int, rare: float, added: bytes) -> None:
     random = Random(seed)
     data = stream(random, 30, rare)
     at = 0
@@ -105,7 +99,7 @@ def test_a_run_has_the_columns_and_bytes_of_its_sends(seed: int, rare: float) ->
         assert run.frames() == made.frames()
         born, store, sys_flag = random.choice(HOSTS)
         for each in (run, made):
-            each.prepare(born, store, sys_flag, b"MSG_REGION\x01r\x02")
+            each.prepare(born, store, sys_flag, added)
         assert_same_run(random, run, made)
         assert run.halves() == made.halves()
         assert bool(made.halves()) is made.is_half
@@ -114,6 +108,32 @@ def test_a_run_has_the_columns_and_bytes_of_its_sends(seed: int, rare: float) ->
         for code in (0, 10):
             assert run.replies(FORM, code) == made.replies(FORM, code)
         at = run.end
+
+
+@pytest.mark.parametrize("is_half", [False, True])
+@pytest.mark.parametrize("added", [b"", b"A\x01b\x02"])
+@pytest.mark.parametrize("end", ["", "\x02"])
+def test_a_separator_stands_only_between_properties(is_half: bool, added: bytes, end: str) -> None:
+    random = Random(2)
+    text = "UNIQ_KEY\x01K" + ("\x02PGROUP\x01g\x02TRAN_MSG\x01true" if is_half else "") + end
+    command = send(random, 1, rare=0.0)
+    for name in {"i", "properties"} & command.fields.keys():
+        command.fields[name] = text
+    data = frame(random, command, is_binary=False) * 2
+    run = native.take_sends(data, 0, FRAME_BYTES_MAX)
+    assert run is not None
+    assert run.is_half is is_half
+    made = in_python(run, 0, data)
+    for each in (run, made):
+        each.prepare(*HOSTS[0], added)
+        each.begin(5, [0])
+        parts, _ = each.encode(0, 1 << 20)
+        for record in decode_records(b"".join(parts)):
+            last = record.property_bytes[len(text) :]
+            assert last.startswith(b"\x02") is (not end and (is_half or bool(added)))
+            assert last.removeprefix(b"\x02").startswith(added)
+    assert_same_run(random, run, made)
+    assert run.halves() == made.halves()
 
 
 def test_usual_sends_of_one_codec_are_one_run() -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -42,3 +45,46 @@ def test_hostile_units(made: list[tuple[int, int, int]], first: int, end: int, m
 @given(_STORED, st.frozensets(st.integers(-4, 4)))
 def test_tags(made: list[tuple[int, int, int]], hashes: frozenset[int]) -> None:
     assert_same(pure_tagged, native.tagged, _packed(made, 0), hashes)
+
+
+@given(_STORED, st.integers(0, 40), st.integers(-2, 40))
+def test_many_tags(made: list[tuple[int, int, int]], count: int, first: int) -> None:
+    units = _packed(made, 0)
+    assert_same(pure_tagged, native.tagged, units, frozenset(range(first, first + count)))
+    others = frozenset([2**80, -(2**63) - 1, 2**63, *range(first, first + count)])
+    assert_same(pure_tagged, native.tagged, units, others)
+
+
+def test_many_units() -> None:
+    units = _packed([(number % 3, 100 + number % 7, number % 50) for number in range(20_000)], 0)
+    for hashes in (frozenset({3}), frozenset(range(16)), frozenset(range(17)), frozenset({99})):
+        assert_same(pure_tagged, native.tagged, units, hashes)
+    assert_same(pure_neighbours, native.neighbours, units, 0, 1 << 40, 1 << 40)
+    assert_same(pure_neighbours, native.neighbours, units, 500, 1 << 40, 10_000)
+
+
+@pytest.mark.parametrize("tagged", [pure_tagged, native.tagged])
+def test_the_time_of_a_search_does_not_grow_with_the_number_of_tags(tagged: Any) -> None:
+    """Counts comparisons, not time: hashes that compare themselves."""
+    compared = 0
+
+    class Hash(int):
+        def __hash__(self) -> int:
+            return int.__hash__(self)
+
+        def __eq__(self, other: object) -> bool:
+            nonlocal compared
+            compared += 1
+            return int.__eq__(self, other)
+
+        def __index__(self) -> int:
+            nonlocal compared
+            compared += 1
+            return int(self)
+
+    units = _packed([(0, 100, number % 50) for number in range(256)], 0)
+    hashes = frozenset(map(Hash, range(100_000)))
+    compared = 0
+    positions, _, _ = tagged(units, hashes)
+    assert len(positions) == 256
+    assert compared <= 2 * 256

@@ -57,12 +57,12 @@ def take_path(monkeypatch: pytest.MonkeyPatch, path: str) -> None:
         assert choice.native is not None
         monkeypatch.setattr(link, "take_sends", choice.native.take_sends)
         monkeypatch.setattr(plain_ends, "ended_run", choice.native.ended_run)
-        monkeypatch.setattr(batches, "native", choice.native)
+        monkeypatch.setattr(batches, "take_batch", choice.native.take_batch)
         monkeypatch.setattr(key_index, "KeySlots", choice.native.KeySlots)
     else:
         monkeypatch.setattr(link, "take_sends", pure_take_sends)
         monkeypatch.setattr(plain_ends, "ended_run", pure_ended_run)
-        monkeypatch.setattr(batches, "native", None)
+        monkeypatch.setattr(batches, "take_batch", None)
         monkeypatch.setattr(key_index, "KeySlots", PureKeySlots)
 
 

@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 from pyarrow import compute
 
-from downrange.native import native
+from downrange.native import native_only
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 #: Arrow's functions; most are created at import, so type checkers do not see them.
 arrow: Final[Any] = compute
 
+_native_values: Final = native_only("property_values")
 _ITEM_MARK: Final = 2
 _VALUE_MARK: Final = 1
 #: Elements per item in the array of pieces, and the index of the value among them.
@@ -67,8 +68,8 @@ def property_values(table: RecordTable, names: Sequence[str]) -> dict[str, Array
         table: The records.
         names: Names of 4 or 8 characters.
     """
-    if native is not None and len(table):
-        texts = native.property_values(
+    if _native_values is not None and len(table):
+        texts = _native_values(
             table.data,
             table.property_starts,
             table.property_ends,

@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.compute
 
 from downrange.client.flows.validation import RESERVED_PROPERTIES
-from downrange.native import native
+from downrange.native import native_only
 from downrange.wire.limits import PROPERTIES_BYTES_MAX
 from downrange.wire.properties import PropertyKey
 
@@ -57,6 +57,8 @@ _NOTHING: Final = pa.scalar(b"", _BINARY)
 _VALUE_MARK: Final = pa.scalar(b"\x02", _BINARY)
 _NULL: Final = pa.scalar(None, _BINARY)
 _WAIT: Final = pa.scalar(b"WAIT\x01true\x02", _BINARY)
+_NO_COLUMN: Final = "rows need a column"
+_native_rows: Final = native_only("joined_rows")
 _UNIQUE_KEY: Final = PropertyKey.UNIQUE_KEY.value.encode() + b"\x01"
 
 
@@ -96,7 +98,12 @@ def pure_joined_rows(columns: list[tuple[bytes, Any]]) -> Any:
 
     Args:
         columns: Binary columns, each with what comes before its values; null is no property.
+
+    Raises:
+        ValueError: There are no columns.
     """
+    if not columns:
+        raise ValueError(_NO_COLUMN)
     parts = [
         pc.binary_join_element_wise(pa.scalar(front, _BINARY), column, _NOTHING)
         for front, column in columns
@@ -106,9 +113,9 @@ def pure_joined_rows(columns: list[tuple[bytes, Any]]) -> Any:
 
 def _native_joined_rows(columns: list[tuple[bytes, Any]]) -> Any:
     """As `pure_joined_rows`, in one pass."""
-    count = len(columns[0][1])
-    assert native is not None
-    bounds, data = native.joined_rows(
+    count = len(columns[0][1]) if columns else 0
+    assert _native_rows is not None
+    bounds, data = _native_rows(
         count,
         [(front, _buffers_of(column), b"\x02") for front, column in columns],
         b"WAIT\x01true\x02",
@@ -126,7 +133,7 @@ def _buffers_of(column: Any) -> tuple[Any, Any, Any]:
     return bounds, np.frombuffer(data or b"", np.uint8), is_valid
 
 
-joined_rows: Final = pure_joined_rows if native is None else _native_joined_rows
+joined_rows: Final = pure_joined_rows if _native_rows is None else _native_joined_rows
 
 
 def _text(rows: Rows, name: str) -> Any:
