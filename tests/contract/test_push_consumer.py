@@ -26,7 +26,8 @@ from downrange import (
     Trace,
 )
 from downrange.options import ClientOptions
-from tests.contract.conftest import only_async, only_sync
+from tests.contract.conftest import PATIENCE, only_async, only_sync
+from tests.contract.filter_rounds import ROUNDS, send_round
 from tests.support.waiting import wait_until
 
 if TYPE_CHECKING:
@@ -273,7 +274,7 @@ def test_filters_subscribing_pausing_and_stats(
         sender.send(Message(topic, tag, tags=tag, properties={"amount": "5"}))
     wait_until(lambda: handled.counts == {"new": 1, "paid": 1}, TIMEOUT)
     consumer.subscribe(other, tags=Sql("amount > 3"))
-    wait_until(lambda: len(_own(consumer, other)) == 4, TIMEOUT)
+    assert len(_own(consumer, other)) == 4
     for amount in ("1", "5"):
         sender.send(Message(other, f"amount {amount}", properties={"amount": amount}))
     wait_until(lambda: handled.counts["amount 5"] == 1, TIMEOUT)
@@ -291,6 +292,73 @@ def test_filters_subscribing_pausing_and_stats(
     assert consumer.subscriptions() == {other: "amount > 3"}
     wait_until(lambda: consumer.stats().handled == 4)  # it is counted after the handler
     wait_until(lambda: consumer.health().is_healthy)
+
+
+@pytest.mark.parametrize("mode", ["concurrent", "orderly"])
+def test_another_filter_counts_for_all_that_is_sent_after_it(
+    mode: str, server: Server, producer: MakeProducer, push: StartConsumer
+) -> None:
+    """The pull that is held with the filter before skipped some, and delivered others."""
+    topic, sender, handled = server.topic(queues=1), producer(server), Handled()
+    options = ConsumerOptions(start="earliest", mode=mode)  # type: ignore[arg-type]
+    consumer = push(server, {topic: "A"}, handled, options=options, group=server.topic())
+    expected: list[str] = []
+    for number, (expression, _, _) in enumerate(ROUNDS):
+        consumer.subscribe(topic, expression)
+        expected += send_round(sender, topic, number)
+        wait_until(partial(handled.has_more_than, len(expected) - 1), TIMEOUT)
+        time.sleep(0.3)  # until a pull is held
+    assert handled.counts == Counter(expected)
+    if mode == "orderly":
+        assert handled.bodies == expected
+    wait_until(lambda: _all_committed(consumer, topic, 15), TIMEOUT)
+
+
+def _all_committed(consumer: PushConsumer, topic: str, offset: int) -> bool:
+    queues = [each for each in consumer.health().queues if each.queue.topic == topic]
+    return [each.committed for each in queues] == [offset]
+
+
+def test_a_topic_at_run_time_is_read_from_the_moment_of_the_call(
+    server: Server, producer: MakeProducer, push: StartConsumer
+) -> None:
+    """With start="latest" the first messages were missed: its place was found later."""
+    sender, handled = producer(server), Handled()
+    topics = [server.topic() for _ in range(4)]
+    consumer = push(
+        server, topics[0], handled, group=server.topic(), options=ConsumerOptions(start="latest")
+    )
+    expected: list[str] = []
+    for topic in topics[1:]:
+        consumer.subscribe(topic)
+        expected += send(sender, topic, 4, topic)
+    wait_until(lambda: handled.counts == Counter(expected), TIMEOUT)
+
+
+@only_sync
+def test_a_handler_may_subscribe(
+    server: Server, producer: MakeProducer, push: StartConsumer
+) -> None:
+    topic, other, sender = server.topic(), server.topic(), producer(server)
+    seconds: list[float] = []
+
+    def subscribe(message: ReceivedMessage, _: int) -> None:
+        if message.topic == topic:
+            started = time.monotonic()
+            consumer.subscribe(other, "new")
+            consumer.subscribe(topic, "new")  # the queue of the message that is being handled
+            seconds.append(time.monotonic() - started)
+
+    handled = Handled(subscribe)
+    consumer = push(server, topic, handled, group=server.topic())
+    sender.send(Message(topic, "first"))
+    wait_until(lambda: bool(seconds), TIMEOUT)
+    for each in (topic, other):
+        for tags in ("old", "new"):
+            sender.send(Message(each, f"{each} {tags}", tags=tags))
+    expected = Counter(["first", f"{topic} new", f"{other} new"])
+    wait_until(lambda: handled.counts == expected, TIMEOUT)
+    assert max(seconds) < PATIENCE  # the rebalance does not wait for the handler
 
 
 def test_batches_of_which_some_are_retried(

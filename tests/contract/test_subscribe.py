@@ -17,6 +17,7 @@ from downrange import (
     Sql,
 )
 from downrange.options import PullOptions
+from tests.contract.filter_rounds import ROUNDS, send_round
 from tests.support.waiting import wait_until
 
 if TYPE_CHECKING:
@@ -222,7 +223,7 @@ def test_seek_pause_and_filters(
     consumer.resume()
     assert read(consumer, 1) == ["4"]
     consumer.subscribe(other, Sql("amount > 3"))
-    wait_until(lambda: len(consumer.queues()) == 2, TIMEOUT)
+    assert len(consumer.queues()) == 2
     for amount in ("1", "5"):
         sender.send(Message(other, f"amount {amount}", properties={"amount": amount}))
     assert read(consumer, 1) == ["amount 5"]
@@ -261,3 +262,46 @@ def test_a_queue_is_committed_by_on_revoked_before_another_member_gets_it(
     more = send(sender, topic, 8, "more")
     read_both(one, two, 24, found)
     assert Counter(found) == Counter(bodies + more)
+
+
+def test_another_filter_counts_for_all_that_is_sent_after_it(
+    server: Server, producer: MakeProducer, pulling: Callable[..., PullConsumer]
+) -> None:
+    """The pull that is held with the filter before skipped some, and returned others."""
+    topic, sender = server.topic(queues=1), producer(server)
+    consumer = pulling(server, server.topic(), PullOptions(start="earliest"))
+    for number, (expression, _, _) in enumerate(ROUNDS):
+        consumer.subscribe(topic, expression)
+        expected = send_round(sender, topic, number)
+        assert read(consumer, len(expected)) == expected
+        assert consumer.poll(0.3) == []  # and a pull is held
+    wait_until(lambda: consumer.poll(0.1) == [] and set(consumer.lag().values()) == {0}, TIMEOUT)
+
+
+def test_a_topic_at_run_time_is_read_from_the_moment_of_the_call(
+    server: Server, producer: MakeProducer, pulling: Callable[..., PullConsumer]
+) -> None:
+    """With start="latest" the first messages were missed: its place was found later."""
+    sender = producer(server)
+    consumer = pulling(server, server.topic(), PullOptions(start="latest"))
+    for topic in [server.topic() for _ in range(4)]:
+        consumer.subscribe(topic)
+        bodies = send(sender, topic, 4, topic)
+        assert Counter(read(consumer, 4)) == Counter(bodies)
+
+
+def test_a_pause_of_all_queues_holds_for_those_that_come_later(
+    server: Server, producer: MakeProducer, pulling: Callable[..., PullConsumer]
+) -> None:
+    topic, group, sender = server.topic(), server.topic(), producer(server)
+    one, two = pulling(server, group), pulling(server, group)
+    one.subscribe(topic)
+    two.subscribe(topic)
+    wait_until(lambda: one.poll(0) == [] and len(one.queues()) == len(two.queues()) == 2, TIMEOUT)
+    one.pause()
+    two.close()
+    wait_until(lambda: len(one.queues()) == 4, TIMEOUT)
+    bodies = send(sender, topic, 8)
+    assert one.poll(1.0) == []
+    one.resume()
+    assert Counter(read(one, 8)) == Counter(bodies)

@@ -303,6 +303,9 @@ class AsyncPullConsumer(AsyncClientUser):
     def pause(self, *queues: QueueId) -> None:
         """Return no messages of these queues until `resume`; of all, without arguments.
 
+        Without arguments, queues that this member gets later are paused, too, until `resume` is
+        called without arguments.
+
         Raises:
             OptionError: The consumer has not subscribed, or this member does not have a queue.
         """
@@ -320,8 +323,10 @@ class AsyncPullConsumer(AsyncClientUser):
         core = self._running_core()
         if not isinstance(core, PollCore):
             raise OptionError("pause and resume are for queues that come by subscribe()")
-        chosen = queues or tuple(self.queues())
-        self._client.step(lambda: core.pause(chosen, is_paused=is_paused))
+        if queues:
+            self._client.step(lambda: core.pause(queues, is_paused=is_paused))
+        else:
+            self._client.step(lambda: core.pause_all(is_paused=is_paused))
 
     async def seek(self, queue: QueueId, to: Start, *, timeout: float | None = None) -> None:
         """Continue at another offset of a queue; messages in its buffer are dropped.

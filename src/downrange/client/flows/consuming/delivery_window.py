@@ -5,7 +5,8 @@
 
 One rule: a window is one assignment of a queue. When the member loses the queue, or its offset is
 reset, the window is dropped; if the queue comes back, it gets a new window. So an answer that comes
-late for an old window is never taken for the new one.
+late for an old window is never taken for the new one. With another filter a window stays, because
+of what was begun, and its epoch changes: an answer to a pull of an earlier epoch does not count.
 """
 
 from __future__ import annotations
@@ -139,6 +140,8 @@ class DeliveryWindow:
         now: The time.
 
     Attributes:
+        message_filter: Which messages are pulled; `refilter` changes it.
+        epoch: How often the filter was changed.
         next_offset: Where the next pull begins.
         stride: The messages of an answer, if the last two had equally many and the queue had more;
             else 0.
@@ -180,6 +183,7 @@ class DeliveryWindow:
             "bytes",
             "committed",
             "count",
+            "epoch",
         ),
         *("created_at", "failing_since", "failure", "handled_at", "has_lock", "has_timer"),
         *("idle", "is_dropped", "is_lost", "is_saved", "is_unlocked"),
@@ -199,6 +203,7 @@ class DeliveryWindow:
     ) -> None:
         self.queue = queue
         self.message_filter = message_filter
+        self.epoch = 0
         self.next_offset = first_offset
         self.stride = 0
         #: Of the last answer: how many offsets it went on, its bytes, and how many offsets follow.
@@ -278,6 +283,26 @@ class DeliveryWindow:
         self.stride = advance if advance == count == self._advance else 0
         self._advance, self._size, self._behind = advance, size, max_offset - next_offset
 
+    def refilter(self, message_filter: Filter) -> None:
+        """Go on with another filter: forget what was not handed out, to pull it again.
+
+        What was handed out ends as usual, and so does what comes before that: it was put back, or
+        is the rest of a run.
+        """
+        self.message_filter = message_filter
+        self.epoch += 1
+        self.stride = self.needed = self._advance = 0
+        for delivery in reversed(list(self.running.values())):
+            self.share(delivery)
+        highest = self._highest
+        dropped = [message for message in self.waiting if message.offset > highest]
+        if dropped:
+            self.waiting = deque([each for each in self.waiting if each.offset <= highest])
+            self._open = deque([offset for offset in self._open if offset <= highest])
+            self.next_offset = QueueOffset(min(map(_offset_of, dropped)))
+            self._count(-len(dropped), -body_bytes(dropped))
+        self.room.fire()
+
     def pulls_at_once(self, max_count: int, window_count: int) -> int:
         """Return how many pulls to have in flight, for at most so many messages together."""
         stride = self.stride
@@ -330,8 +355,10 @@ class DeliveryWindow:
         with suppress(IndexError):
             while True:  # its worker may take the last one meanwhile
                 taken.appendleft(rest.pop())
-        if not self.is_dropped:
+        if taken and not self.is_dropped:
             self.waiting.extendleft(reversed(taken))
+            if taken[-1].offset == self._highest:
+                self._highest = taken[0].offset - 1
         return bool(taken)
 
     def finish(self, delivery: Delivery, now: float) -> None:

@@ -3,6 +3,7 @@
 Apache's brokers return at most 32 messages, so a queue that lags would wait for the broker most of
 the time. Where answers are regular, several pulls are in flight, each for the messages behind those
 of the one before. An answer that does not follow the one before is dropped, and pulled again.
+So is one to a pull with the filter that the window had before: a broker may hold that for long.
 """
 
 from __future__ import annotations
@@ -52,16 +53,24 @@ _NOT_REGISTERED: Final = frozenset(
 )
 
 
-def fetch(member: GroupState, window: DeliveryWindow) -> Flow[None]:
-    """Fill a window until it is stopped; go on after errors."""
+def fetch(member: GroupState, window: DeliveryWindow, epoch: int = 0) -> Flow[None]:
+    """Fill a window until it is stopped, or goes on with another filter; go on after errors.
+
+    Args:
+        member: The member.
+        window: The window.
+        epoch: Its epoch when this began; each has a flow of its own.
+    """
     options = member.options
     pause = options.retry_backoff
-    while not window.is_stopped:
+    if not member.registering.is_fired:
+        yield Wait(member.registering, member.core.clock.now() + _WAIT_MAX)
+    while not window.is_stopped and window.epoch == epoch:
         try:
-            yield from _fetch_once(member, window)
+            yield from _fetch_once(member, window, epoch)
             pause = options.retry_backoff
         except RocketMQError as error:
-            if window.is_stopped:
+            if window.epoch != epoch or window.is_stopped:
                 return
             yield from _note_failure(member, window, error)
             yield Pause(pause)
@@ -69,7 +78,7 @@ def fetch(member: GroupState, window: DeliveryWindow) -> Flow[None]:
             yield from _repair(member, window, error)
 
 
-def _fetch_once(member: GroupState, window: DeliveryWindow) -> Flow[None]:
+def _fetch_once(member: GroupState, window: DeliveryWindow, epoch: int) -> Flow[None]:
     core, options = member.core, member.options
     now = core.clock.now()
     entry = member.subscriptions.get(window.queue.topic)
@@ -81,27 +90,31 @@ def _fetch_once(member: GroupState, window: DeliveryWindow) -> Flow[None]:
     max_count, max_bytes = member.buffer.pull_limits(len(member.windows), options.pull_batch)
     ask = partial(_pull, member, window, entry.version, max_bytes=max_bytes)
     pull_count = window.pulls_at_once(max_count, len(member.windows))
+    first = window.next_offset
     if pull_count == 1:
-        batch = yield from ask(window.next_offset, max_count, member.suspend)
-        yield from _take_answer(member, window, batch, now)
+        batch = yield from ask(first, max_count, member.suspend)
+        if window.epoch != epoch and not _tells_reset(batch, first):
+            member.counts.dropped_answers += 1
+            return
+        yield from _take_answer(member, window, epoch, batch, now)
         if batch.messages and batch.next_offset >= batch.max_offset:
             yield from _let_handler_begin(core, window)
         return
-    stride, first = window.stride, window.next_offset
+    stride = window.stride
     counts = [stride] * (pull_count - 1) + [max_count]  # the last one finds out if more can be had
     pulls = [ask(first + index * stride, count, 0.0) for index, count in enumerate(counts)]
     answers: list[PullBatch | RocketMQError] = yield Gather(pulls, pull_count)
     reset = _reset_among(answers, range(first, first + pull_count * stride, stride))
     if reset is not None:
-        yield from _take_answer(member, window, reset, now)
+        yield from _take_answer(member, window, epoch, reset, now)
         return
     for index, answer in enumerate(answers):
-        if window.next_offset != first + index * stride:
+        if window.epoch != epoch or window.next_offset != first + index * stride:
             member.counts.dropped_answers += pull_count - index
             return
         if isinstance(answer, RocketMQError):
             raise answer
-        yield from _take_answer(member, window, answer, now)
+        yield from _take_answer(member, window, epoch, answer, now)
 
 
 def _reset_among(
@@ -114,11 +127,14 @@ def _reset_among(
     those before it.
     """
     for answer, offset in zip(answers, asked, strict=True):
-        if isinstance(answer, RocketMQError) or answer.status is not PullStatus.MOVED:
-            continue
-        if answer.min_offset <= offset <= answer.max_offset:
+        if not isinstance(answer, RocketMQError) and _tells_reset(answer, offset):
             return answer
     return None
+
+
+def _tells_reset(batch: PullBatch, asked: int) -> bool:
+    """Return whether an answer says that the group was reset: the queue has the offset."""
+    return batch.status is PullStatus.MOVED and batch.min_offset <= asked <= batch.max_offset
 
 
 def _let_handler_begin(core: ClientCore, window: DeliveryWindow) -> Flow[None]:
@@ -162,9 +178,9 @@ def _pull(
 
 
 def _take_answer(
-    member: GroupState, window: DeliveryWindow, batch: PullBatch, asked_at: float
+    member: GroupState, window: DeliveryWindow, epoch: int, batch: PullBatch, asked_at: float
 ) -> Flow[None]:
-    """Do what the answer of a pull says."""
+    """Do what the answer of a pull says; its messages count only in the epoch of the pull."""
     if batch.status is PullStatus.MOVED:
         window.reset_to = batch.next_offset  # also of one that is given up: see `BrokerCommits`
     if window.is_stopped:
@@ -182,8 +198,8 @@ def _take_answer(
         yield from member.move(window, batch.next_offset, reason)
     elif batch.messages:
         messages = yield from passed_by_hooks(member, batch.messages)
-        _take_in(member, window, batch, messages)
-    else:
+        _take_in(member, window, epoch, batch, messages)
+    elif window.epoch == epoch:
         window.stride = 0
         window.next_offset = batch.next_offset
         if batch.status is PullStatus.NO_NEW and seconds < _HELD_MIN:
@@ -211,11 +227,12 @@ def passed_by_hooks(
 def _take_in(
     member: GroupState,
     window: DeliveryWindow,
+    epoch: int,
     batch: PullBatch,
     messages: list[ReceivedMessage],
 ) -> None:
     """Add what passed the hooks, unless it does not fit: then it is pulled again later."""
-    if window.is_stopped:
+    if window.is_stopped or window.epoch != epoch:
         return
     buffer = member.buffer
     size = body_bytes(messages)

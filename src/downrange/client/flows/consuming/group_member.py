@@ -143,6 +143,7 @@ class GroupMember(GroupState):
         core = self.core
         self.closing.fire()
         self.changed.fire()
+        self.upcoming.fire()
         self._doubt.fire()
         windows = list(self.windows.values())
         for window in windows:
@@ -229,6 +230,10 @@ class GroupMember(GroupState):
     def resubscribe(self, filters: Mapping[str, Filter], deadline: float) -> Flow[None]:
         """Read these topics from now on, and no others.
 
+        It waits until the queues have been divided anew: then those of a new topic have a place to
+        begin. At the deadline, or if `on_assigned` calls it, that is left to the background. What
+        was handed out by an earlier filter ends as usual.
+
         Raises:
             InvalidSql, SqlNotSupported: A broker refuses a filter.
             RocketMQError: No name server answered.
@@ -238,14 +243,44 @@ class GroupMember(GroupState):
         yield from self._check_filters(filters, deadline)
         self.subscriptions.replace(filters, self.core.clock.wall_ms())
         self.unread = {topic: why for topic, why in self.unread.items() if topic in filters}
+        registering = self.registering = Signal()
+        try:
+            # Before a broker knows the new filter: an answer that was made with it may skip what
+            # the old one lets pass, and the other way round.
+            yield from self.use_filters()
+            yield from refresh_all(self.core, self.named_topics())
+            self.core.registered.clear()
+            yield from send_heartbeats(self.core)
+        finally:
+            registering.fire()
+        upcoming = self.upcoming
+        self.changed.fire()
+        if not self.is_assigning:
+            yield Wait(upcoming, deadline)
+
+    def use_filters(self) -> Flow[None]:
+        """Read the queues that it has with the filters that are subscribed now."""
+        changed: list[DeliveryWindow] = []
         for window in self.windows.values():
             entry = self.subscriptions.get(window.queue.topic)
-            if entry is not None:
-                window.message_filter = entry.message_filter
-        yield from refresh_all(self.core, self.named_topics())
-        self.core.registered.clear()
-        yield from send_heartbeats(self.core)
-        self.changed.fire()
+            if entry is None:
+                continue
+            window.room.fire()  # it waits if its topic was not subscribed for a moment
+            if window.message_filter == entry.message_filter:
+                continue
+            if window.is_stopped:
+                window.message_filter = entry.message_filter  # of the window in its place
+                continue
+            window.refilter(entry.message_filter)
+            changed.append(window)
+        self.settled()
+        for window in changed:
+            self.arrived(window)
+            yield UserCall(self._spawn, (self._fetching(window),))
+
+    def _fetching(self, window: DeliveryWindow) -> Flow[None]:
+        what = f"fetching {window.queue}"
+        return self.keep_running(what, partial(fetch, self, window, window.epoch))
 
     def _on_route(self, old: Route | None, new: Route) -> None:
         del old
@@ -266,6 +301,7 @@ class GroupMember(GroupState):
         """Begin to read a queue that this member has; see `GroupState.open_window`."""
         now = self.core.clock.now()
         window = DeliveryWindow(queue, message_filter, offset, self.buffer, now)
+        window.is_paused = self.is_paused
         if locked_until is not None:
             window.confirm_lock(locked_until)
         if is_committed:
@@ -274,8 +310,7 @@ class GroupMember(GroupState):
             window.doubt_lock()
             self._doubt.fire()
         self.windows[queue] = window
-        fetching = self.keep_running(f"fetching {queue}", partial(fetch, self, window))
-        yield UserCall(self._spawn, (fetching,))
+        yield UserCall(self._spawn, (self._fetching(window),))
         return window
 
     def release(self, windows: Iterable[DeliveryWindow]) -> Flow[None]:

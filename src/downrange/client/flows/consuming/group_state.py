@@ -111,6 +111,11 @@ class GroupState(ABC):
         changed: Fires when the queues may have to be divided anew.
         closing: Fires when the member leaves.
         rebalancing: Fires when the running rebalance has ended.
+        upcoming: Fires when the next rebalance to begin has ended, or when the member leaves.
+        registering: Fires when the brokers have been told of changed subscriptions.
+        is_assigning: Whether the user's function for new queues runs, for which the rebalance
+            waits.
+        is_paused: Whether the program paused all queues: those that come are paused, too.
         on_assigned: Called with new queues, before their first message.
         on_revoked: Called with queues that go, after their handlers have ended, before the commit.
         inner: Sends messages to the retry topic; None leaves that to the broker.
@@ -159,6 +164,11 @@ class GroupState(ABC):
         self.closing = Signal()
         self.rebalancing = Signal()
         self.rebalancing.fire()
+        self.upcoming = Signal()
+        self.registering = Signal()
+        self.registering.fire()
+        self.is_assigning = False
+        self.is_paused = False
         self.on_assigned: Callable[[list[QueueId]], object] | None = None
         self.on_revoked: Callable[[list[QueueId]], object] | None = None
         self.is_auto_commit = True

@@ -204,9 +204,18 @@ class PollCore:
             OptionError: This member does not have one of them.
         """
         for window in [self._window(queue) for queue in queues]:
-            window.is_paused = is_paused
-            window.room.fire()
-            self._arrived(window)
+            self._pause(window, is_paused=is_paused)
+
+    def pause_all(self, *, is_paused: bool) -> None:
+        """Return no messages of any queue, also of those that come later; or continue with all."""
+        self.member.is_paused = is_paused
+        for window in self.member.windows.values():
+            self._pause(window, is_paused=is_paused)
+
+    def _pause(self, window: DeliveryWindow, *, is_paused: bool) -> None:
+        window.is_paused = is_paused
+        window.room.fire()
+        self._arrived(window)
 
     def _window(self, queue: QueueId) -> DeliveryWindow:
         window = self.member.windows.get(queue)

@@ -48,12 +48,11 @@ from downrange.wire.pop_receipts import PLAIN
 from downrange.wire.system_names import RETRY_PREFIX
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from downrange.client.flows.client_core import ClientCore
     from downrange.client.flows.consuming.delivery_window import Delivery
     from downrange.client.flows.consuming.pop import PopBatch, Popped
-    from downrange.client.flows.consuming.pull import Filter
     from downrange.client.flows.consuming.verdicts import Verdict
     from downrange.client.flows.hooks import Hooks
     from downrange.client.flows.routing.routes import Route
@@ -252,13 +251,14 @@ class PopMember(GroupMember):
             self._room.fire()
             yield from self._return(rest, self.core.clock.now() + self.core.options.call_timeout)
 
-    def resubscribe(self, filters: Mapping[str, Filter], deadline: float) -> Flow[None]:
-        """Read these topics from now on, and no others; see `GroupMember.resubscribe`."""
-        yield from super().resubscribe(filters, deadline)
+    def use_filters(self) -> Flow[None]:
+        """Pop with the filters that are subscribed now; what was popped is handled."""
         for (topic, _), source in self.sources.items():
             entry = self.subscriptions.get(topic)
             if entry is not None:
                 source.message_filter = entry.message_filter
+        return
+        yield  # a flow
 
     def reset(self, offsets: dict[QueueId, int]) -> Flow[None]:
         """Commit other offsets: brokers pop from there on. What was popped is handled."""
@@ -321,11 +321,14 @@ class PopMember(GroupMember):
                 return
             if self.changed.is_fired:
                 self.changed = Signal()
+            ended, self.upcoming = self.upcoming, Signal()
             is_complete, refusal = False, None
             try:
                 is_complete = yield from self.take_queues()
             except PopNotSupported as error:
                 refusal = error
+            finally:
+                ended.fire()
             if refusal is not None and self._refusal is None:
                 self.core.notices.append(WorkFailed(f"popping of group {self.group}", refusal))
                 yield from self.core.publish()

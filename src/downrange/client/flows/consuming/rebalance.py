@@ -58,7 +58,7 @@ def rebalance_loop(member: GroupState) -> Flow[None]:
             return
         if member.changed.is_fired:
             member.changed = Signal()
-        member.rebalancing = Signal()
+        member.rebalancing, member.upcoming = member.upcoming, Signal()
         try:
             is_balanced = yield from rebalance(member)
         finally:
@@ -311,7 +311,11 @@ def _open(
         else:
             member.note_untaken(queue, first)
     if begun and member.on_assigned is not None:
-        yield from member.call_user("on_assigned", member.on_assigned, list(begun))
+        member.is_assigning = True
+        try:
+            yield from member.call_user("on_assigned", member.on_assigned, list(begun))
+        finally:
+            member.is_assigning = False
     taken: dict[QueueId, FirstOffset] = {}
     for queue, first in begun.items():
         entry = member.subscriptions.get(queue.topic)

@@ -84,14 +84,15 @@ class Subscriptions:
         self._entries: dict[str, Entry] = {}
 
     def replace(self, filters: Mapping[str, Filter], now_ms: int) -> None:
-        """Read these topics and no others; entries that stay the same keep their version."""
+        """Read these topics and no others; entries that stay the same keep their version.
+
+        Another filter gets a higher version, whatever the clock says: a broker would ignore it.
+        """
         wanted = dict(filters)
         if self.retry_topic is not None:
             wanted[self.retry_topic] = EVERYTHING
         self._entries = {
-            topic: old
-            if (old := self._entries.get(topic)) is not None and old.message_filter == each
-            else Entry(each, now_ms)
+            topic: _renewed(self._entries.get(topic), each, now_ms)
             for topic, each in wanted.items()
         }
 
@@ -119,6 +120,14 @@ class Subscriptions:
             _body(with_namespace(topic, self._namespace), entry)
             for topic, entry in self._entries.items()
         ]
+
+
+def _renewed(old: Entry | None, message_filter: Filter, now_ms: int) -> Entry:
+    if old is None:
+        return Entry(message_filter, now_ms)
+    if old.message_filter == message_filter:
+        return old
+    return Entry(message_filter, max(now_ms, old.version + 1))
 
 
 def _body(topic: str, entry: Entry) -> Subscription:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from downrange.client.flows.consuming.delivery_window import Buffer, Delivery, DeliveryWindow
-from downrange.client.flows.consuming.pull import EVERYTHING, read_messages
+from downrange.client.flows.consuming.pull import EVERYTHING, by_tags, read_messages
 from downrange.model import QueueId, QueueOffset, ReceivedMessage
 from tests.unit.client.flows.consuming.group_stage import A0, offsets
 from tests.unit.client.flows.fake_servers import FakeServers, record
@@ -215,3 +215,54 @@ def test_regular_answers_of_a_queue_that_lags_allow_several_pulls() -> None:
     assert window.pulls_at_once(256, 1) == 2
     window.note_answer(31, 64, 128, 10_000)  # one of the offsets did not match the filter
     assert window.pulls_at_once(256, 1) == 1
+
+
+# ---- another filter --------------------------------------------------------------------------
+
+
+def test_another_filter_reads_again_what_was_not_handed_out() -> None:
+    buffer = Buffer(100, 1000)
+    window = filled(5, 6, 8, 9, buffer=buffer)
+    window.stride = window.needed = 7
+    first, second = taken(window), taken(window)
+    window.finish(second, 52.0)
+    window.refilter(by_tags("new"))
+    assert (window.next_offset, window.position, window.epoch) == (8, 5, 1)
+    assert (buffer.count, buffer.bytes, len(window.waiting)) == (1, 1, 0)
+    assert (window.stride, window.needed) == (0, 0)
+    assert window.room.is_fired
+    window.add(messages_at(9), QueueOffset(10))
+    window.finish(first, 53.0)
+    assert window.position == 9
+
+
+def test_another_filter_keeps_what_failed_and_is_to_be_handled_again() -> None:
+    window = filled(1, 2, 3)
+    batch = taken(window, 2)
+    window.end(batch, 52.0)
+    window.put_back(batch.messages, 60.0)
+    window.refilter(by_tags("new"))
+    assert offsets(window.waiting) == [1, 2]
+    assert (window.next_offset, window.count) == (3, 2)
+
+
+def test_another_filter_ends_runs_behind_the_message_that_was_begun() -> None:
+    window = filled(*range(1, 21))
+    runs = [window.take_run(8, 51.0), window.take_run(8, 51.0)]
+    for run in runs:
+        assert run is not None
+        assert run.rest is not None
+        run.messages.append(run.rest.popleft())
+    window.refilter(by_tags("new"))
+    # The first run was begun before the message 9: what it leaves comes before that.
+    assert offsets(window.waiting) == [2, 3, 4, 5, 6, 7, 8]
+    assert (window.next_offset, window.position, window.count) == (10, 1, 9)
+
+
+def test_another_filter_goes_on_behind_the_last_answer_if_nothing_waits() -> None:
+    window = filled(1, 2)
+    batch = taken(window, 2)
+    window.refilter(by_tags("new"))
+    assert (window.next_offset, window.position, window.count) == (3, 1, 2)
+    window.finish(batch, 52.0)
+    assert window.position == 3

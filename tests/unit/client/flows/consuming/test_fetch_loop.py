@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from downrange.client.flows.consuming.fetch_loop import fetch
+from downrange.client.flows.consuming.pull import by_tags
 from downrange.client.flows.consuming.subscriptions import filters_of
 from downrange.client.flows.effects import Call, Gather, Pause, Signal, UserCall, Wait
 from downrange.client.flows.hooks import Hooks
@@ -20,7 +21,7 @@ from downrange.errors import (
     RocketMQError,
     ServerFailure,
 )
-from downrange.model import QueueId
+from downrange.model import QueueId, QueueOffset
 from downrange.wire.codes import ReleaseVersion, RequestCode, ResponseCode
 from downrange.wire.command import Command
 from downrange.wire.compression import Compression, compress
@@ -505,3 +506,98 @@ def test_a_moved_offset_opens_a_new_window() -> None:
     reason = "the group was reset, or the queue does not have its offset any more"
     assert notice.what == f"continues at offset 40, because {reason}"
     assert TOPIC in str(notice.queue)
+
+
+# ---- another filter --------------------------------------------------------------------------
+
+
+def refilter(stage: Stage, tags: str = "new") -> None:
+    """Change the filter of the topic as a call at run time does; nothing waits for it."""
+    stage.run(stage.member.resubscribe(filters_of({TOPIC: tags}), stage.now))
+
+
+def test_an_answer_that_comes_after_the_filter_changed_is_dropped() -> None:
+    """A held pull goes on with the filter before, and may skip what the new one lets pass."""
+    stage, window = entered()
+    stage.ends[A0] = 3
+    flow = fetch(stage.member, window)
+    batch: Any = stage.servers.perform(next(flow))
+    refilter(stage)
+    with pytest.raises(StopIteration):
+        flow.send(batch)
+    assert (window.next_offset, len(window.waiting)) == (0, 0)
+    assert stage.member.counts.dropped_answers == 1
+    stage.properties["TAGS"] = "new"
+    stage.member.arrived = lambda window: window.stop()
+    stage.run_spawned()
+    assert offsets(window.waiting) == [0, 1, 2]
+    assert int(stage.servers.fields(PULL)["subVersion"]) == 100_001
+
+
+def test_a_reset_counts_although_the_filter_changed() -> None:
+    """The broker says it once, to whichever pull comes first."""
+    stage, window = entered()
+    moving(stage, {"0": 40})
+    flow = fetch(stage.member, window)
+    moved: Any = stage.servers.perform(next(flow))
+    refilter(stage)
+    moving_on = flow.send(moved)
+    with pytest.raises(StopIteration):
+        flow.send(stage.servers.perform(moving_on))
+    assert window.reset_to == 40
+    assert window.is_stopped
+
+
+def test_an_error_after_the_filter_changed_is_not_reported() -> None:
+    stage, window = entered()
+    flow = fetch(stage.member, window)
+    next(flow)
+    refilter(stage)
+    with pytest.raises(StopIteration):
+        flow.throw(CallTimeout("a:1", 30))
+    assert window.failing_since is None
+
+
+def test_a_filter_that_changes_while_hooks_run_drops_the_answer() -> None:
+    stage, window = entered(hooks=Hooks(filter_message=(lambda _: window.refilter(by_tags("b")),)))
+    stage.ends[A0] = 3
+    stage.run(fetch(stage.member, window))
+    assert (window.next_offset, len(window.waiting)) == (0, 0)
+
+
+def test_a_filter_that_changes_while_a_recovery_is_told_drops_the_answer() -> None:
+    stage, window = entered()
+    window.failure, window.failing_since = ConnectionLost("a:1", "cut"), stage.now
+    stage.servers.core.observe = lambda _: window.refilter(by_tags("b"))
+    window.next_offset = QueueOffset(3)
+    stage.servers.answer("a:1", PULL, Command(20, PullReply(0, 9, 0, 9).to_fields()))
+    stage.run(fetch(stage.member, window))
+    assert (window.epoch, window.next_offset) == (1, 3)
+
+
+def test_several_pulls_in_flight_are_dropped_when_the_filter_changed() -> None:
+    stage, window = entered(pull_batch=12)
+    stage.ends[A0] = 22
+    limited(stage, 4)
+    flow = fetch(stage.member, window)
+    effect = next(flow)
+    while not isinstance(effect, Gather):
+        effect = flow.send(stage.servers.perform(effect))
+    answers = stage.servers.perform(effect)
+    refilter(stage)
+    with pytest.raises(StopIteration):
+        flow.send(answers)
+    assert (window.next_offset, len(window.waiting)) == (0, 0)
+    assert stage.member.counts.dropped_answers == 3
+
+
+def test_nothing_is_pulled_before_the_brokers_were_told_of_subscriptions() -> None:
+    stage, window = entered()
+    stage.member.registering = Signal()
+    flow = fetch(stage.member, window)
+    effect = next(flow)
+    assert isinstance(effect, Wait)
+    assert effect.signal is stage.member.registering
+    window.stop()
+    with pytest.raises(StopIteration):
+        flow.send(True)

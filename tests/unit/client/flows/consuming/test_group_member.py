@@ -367,6 +367,89 @@ def test_other_topics_at_run_time() -> None:
         stage.run(stage.member.resubscribe(filters_of(TOPIC), stage.now + 3))
 
 
+def test_topics_at_run_time_are_waited_for_until_their_queues_are_taken() -> None:
+    stage = entered()
+    member = stage.member
+    stage.servers.answer_route("refunds", route("a", queues=1))
+    queue, started = QueueId("refunds", "a", 0), stage.now
+    found: list[tuple[float, bool]] = []
+
+    def subscribe() -> Flow[None]:
+        yield from member.resubscribe(filters_of([TOPIC, "refunds"]), started + 3)
+        found.append((stage.now, queue in member.windows))
+
+    stage.on_wait[:] = [lambda: None, lambda: None, member.closing.fire]
+    loop = member.loops()["rebalance"]()
+    stage.servers.interpreter.run_together([subscribe(), loop])
+    assert found == [(started, True)]
+
+
+def test_a_call_from_on_assigned_does_not_wait_for_the_rebalance_that_waits_for_it() -> None:
+    stage = Stage(start="earliest")
+    ends: list[float] = []
+
+    def assigned(_: list[QueueId]) -> None:
+        stage.run(stage.member.resubscribe(filters_of(TOPIC), stage.now + 3))
+        ends.append(stage.now)
+
+    stage.member.on_assigned = assigned
+    started = stage.now
+    stage.enter()
+    assert ends == [started, started]  # for the topic, and for the retry topic
+    stage.run(stage.member.resubscribe(filters_of(TOPIC), stage.now + 3))
+    assert stage.now == started + 3
+
+
+def test_a_member_that_leaves_ends_the_wait_for_queues() -> None:
+    stage = entered()
+    upcoming = stage.member.upcoming
+    stage.run(stage.push.exit(stage.now + 5))
+    assert upcoming.is_fired
+
+
+def test_another_filter_counts_for_what_was_not_begun() -> None:
+    stage = entered(buffer_messages=4)
+    stage.fill(A0, 2)
+    stage.fill(A1, 2)
+    stopped, other = stage.window(A1), stage.window(R0)
+    stopped.stop()
+    begun = stage.window(A0).take(1, stage.now)
+    assert begun is not None
+    assert not stage.member.may_fetch(other)
+    other.room = Signal()
+    stage.run(stage.member.resubscribe(filters_of({TOPIC: "new"}), stage.now))
+    window = stage.window(A0)
+    assert [window.epoch, stopped.epoch, other.epoch] == [1, 0, 0]
+    assert (window.next_offset, window.position, window.count) == (1, 0, 1)
+    assert [each.message_filter.text for each in (window, stopped)] == ["new", "new"]
+    assert len(stopped.waiting) == 2  # it is given up with what it has
+    assert other.room.is_fired
+    assert len(stage.spawned) == 1
+
+
+def test_a_topic_that_was_not_subscribed_for_a_moment_is_read_on_at_once() -> None:
+    stage = entered()
+    stage.servers.answer_route("refunds", route("a", queues=1))
+    stage.run(stage.member.resubscribe(filters_of("refunds"), stage.now))
+    window = stage.window(A0)
+    window.room = Signal()  # its fetching waits for a minute
+    stage.run(stage.member.resubscribe(filters_of([TOPIC, "refunds"]), stage.now))
+    assert window.room.is_fired
+    assert (window.epoch, stage.spawned) == (0, [])
+
+
+def test_a_caller_that_gives_up_subscribing_does_not_keep_queues_from_being_read() -> None:
+    stage = entered()
+    flow = stage.member.resubscribe(filters_of({TOPIC: "new"}), stage.now + 3)
+    effect: Any = next(flow)
+    while not isinstance(effect, Gather):  # the routes
+        effect = flow.send(stage.servers.perform(effect))
+    assert not stage.member.registering.is_fired
+    flow.close()
+    assert stage.member.registering.is_fired
+    assert len(stage.spawned) == 2
+
+
 def test_a_route_that_changes_divides_the_queues_anew() -> None:
     stage = entered()
     stage.member.changed = Signal()

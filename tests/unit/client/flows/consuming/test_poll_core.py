@@ -321,3 +321,22 @@ def test_lag_leaves_out_a_queue_that_went_meanwhile() -> None:
 
     polls.servers.answer("a:1", MAX, go)
     assert polls.run(polls.core.lag(deadline=polls.now + 3)) == {A1: 13}
+
+
+def test_a_pause_of_all_queues_holds_for_those_that_come_later() -> None:
+    polls = Polls()
+    member = polls.core.member
+    polls.core.pause_all(is_paused=True)
+    member._remove(member.windows[A0])
+    polls.run(member.take_queues())
+    polls.fill(A0, 1)
+    polls.fill(A1, 1)
+    assert polls.poll() == []
+    polls.core.pause([A1], is_paused=False)
+    assert polls.poll() == [(1, 7)]
+    member.windows[A1].stop()  # it goes to another member: that is no error
+    polls.core.pause_all(is_paused=False)
+    assert polls.poll() == [(0, 7)]
+    member._remove(member.windows[A0])
+    polls.run(member.take_queues())
+    assert not member.windows[A0].is_paused

@@ -635,3 +635,20 @@ def test_it_does_not_go_by_its_memory_for_ever(case: str) -> None:
         stage.run(stage.member.reset({A0: 2}))
     rebalanced(stage)
     assert stage.window().position == (7 if case == "further" else 2)
+
+
+def test_a_call_can_wait_for_the_rebalance_that_begins_after_it() -> None:
+    stage = entered()
+    member = stage.member
+    running = member.upcoming
+    seen: list[bool] = []
+
+    def look(command: Command) -> Command:
+        seen.append(running.is_fired or member.upcoming is running)
+        return stage._members(command)
+
+    stage.servers.answer("a:1", RequestCode.GET_CONSUMER_LIST_BY_GROUP, look)
+    deadlines(stage, member.changed.fire)
+    assert set(seen) == {False}
+    assert running.is_fired
+    assert not member.upcoming.is_fired

@@ -79,3 +79,15 @@ def test_the_entry_of_a_heartbeat() -> None:
         "billing", entries, model="clustering", start="CONSUME_FROM_TIMESTAMP", unit_mode=False
     )
     assert shared.message_model == "CLUSTERING"
+
+
+def test_another_filter_has_a_higher_version_even_if_the_clock_went_back() -> None:
+    """Brokers go by the version, and keep a subscription that is not older."""
+    entries = Subscriptions("billing", None, retry_topic=False)
+    versions: list[int] = []
+    for tags, now_ms in (("new", 1000), ("paid", 1000), ("paid", 3000), ("new", 900)):
+        entries.replace(filters_of({"orders": tags}), now_ms)
+        entry = entries.get("orders")
+        assert entry is not None
+        versions.append(entry.version)
+    assert versions == [1000, 1001, 1001, 1002]
