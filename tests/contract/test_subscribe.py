@@ -17,6 +17,7 @@ from downrange import (
     Sql,
 )
 from downrange.options import PullOptions
+from tests.contract.conftest import only_sync
 from tests.contract.filter_rounds import ROUNDS, send_round
 from tests.support.waiting import wait_until
 
@@ -305,3 +306,20 @@ def test_a_pause_of_all_queues_holds_for_those_that_come_later(
     assert one.poll(1.0) == []
     one.resume()
     assert Counter(read(one, 8)) == Counter(bodies)
+
+
+@only_sync
+def test_on_assigned_may_subscribe(server: Server, pulling: Callable[..., PullConsumer]) -> None:
+    first, second, third = (server.topic() for _ in range(3))
+    consumer = pulling(server, server.topic())
+
+    def assigned(queues: list[QueueId]) -> None:
+        if queues[0].topic == second:
+            consumer.subscribe(third)
+
+    consumer.subscribe(first)
+    consumer.subscribe(second, on_assigned=assigned)
+    topics = {first, second, third}
+    wait_until(lambda: {queue.topic for queue in consumer.assignment()} == topics, TIMEOUT)
+    consumer.unsubscribe(third)
+    assert {queue.topic for queue in consumer.assignment()} == {first, second}

@@ -65,6 +65,7 @@ if TYPE_CHECKING:
     from downrange.client.consumer_stats import ConsumerHealth, ConsumerStats
     from downrange.client.drivers.workers import AioWorkers
     from downrange.client.flows.consuming.delivery_window import Delivery, DeliveryWindow
+    from downrange.client.flows.consuming.pull import Filter
     from downrange.client.flows.consuming.subscriptions import Subscribe
     from downrange.client.flows.effects import Flow
     from downrange.filters.sql import Sql
@@ -338,7 +339,7 @@ class AsyncPushConsumer(AsyncClientUser):
             RocketMQError: No name server answered.
         """
         check_topic(topic)
-        await self._resubscribe(self._filters | {topic: filter_of(tags)}, timeout)
+        await self._resubscribe(self._current_filters | {topic: filter_of(tags)}, timeout)
 
     async def unsubscribe(self, topic: str, *, timeout: float | None = None) -> None:
         """Read a topic no more; running handlers end, and the offsets are committed.
@@ -350,17 +351,22 @@ class AsyncPushConsumer(AsyncClientUser):
         Raises:
             OptionError: The consumer does not read the topic, or no other one.
         """
-        if topic not in self._filters:
-            raise OptionError(f"{topic!r} is not subscribed; {sorted(self._filters)} are")
-        filters = {name: each for name, each in self._filters.items() if name != topic}
+        current = self._current_filters
+        if topic not in current:
+            raise OptionError(f"{topic!r} is not subscribed; {sorted(current)} are")
+        filters = {name: each for name, each in current.items() if name != topic}
         if not filters:
             raise OptionError(f"{topic!r} is the only topic; pause() or close() the consumer")
         await self._resubscribe(filters, timeout)
 
-    async def _resubscribe(self, filters: dict[str, Any], timeout: float | None) -> None:
+    async def _resubscribe(self, filters: dict[str, Filter], timeout: float | None) -> None:
         _, deadline = self._deadline(timeout)
         await self._client.run(self._running_core().member.resubscribe(filters, deadline))
-        self._filters = filters
+
+    @property
+    def _current_filters(self) -> dict[str, Filter]:
+        """What it reads now: a call that waits for queues has changed that already."""
+        return self._filters if self._core is None else self._core.member.subscriptions.filters
 
     def pause(self) -> None:
         """Begin no further handler until `resume`; those that run end."""
@@ -384,7 +390,7 @@ class AsyncPushConsumer(AsyncClientUser):
 
     def subscriptions(self) -> dict[str, str]:
         """Return the topics that it reads, and the expression of each."""
-        return {topic: each.text for topic, each in self._filters.items()}
+        return {topic: each.text for topic, each in self._current_filters.items()}
 
     def health(self) -> ConsumerHealth:
         """Return whether it is well, and the state of each queue."""

@@ -255,7 +255,7 @@ class PullConsumer(ClientUser):
             RocketMQError: No name server answered.
         """
         check_topic(topic)
-        filters = self._filters | {topic: filter_of(tags)}
+        filters = self._current_filters | {topic: filter_of(tags)}
         for name, function in (("on_assigned", on_assigned), ("on_revoked", on_revoked)):
             if function is not None and not callable(function):
                 raise OptionError(f"{name}={function!r} cannot be called; give a function")
@@ -263,10 +263,16 @@ class PullConsumer(ClientUser):
         self._on_revoked = on_revoked or self._on_revoked
         if self._state == "new":  # `start` joins the group
             check_timeout(1.0 if timeout is None else timeout)
+            self._filters = filters
         else:
             _, deadline = self._deadline(timeout)
             self._join(filters, deadline)
-        self._filters = filters
+
+    @property
+    def _current_filters(self) -> dict[str, Filter]:
+        """What it reads now: a call that waits for queues has changed that already."""
+        core = self._core
+        return core.member.subscriptions.filters if isinstance(core, PollCore) else self._filters
 
     def _join(self, filters: dict[str, Filter], deadline: float) -> None:
         """Join the group, or read other topics as its member."""
@@ -293,11 +299,11 @@ class PullConsumer(ClientUser):
         """
         _, deadline = self._deadline(timeout)
         core = self._running_core()
-        if topic not in self._filters or not isinstance(core, PollCore):
-            raise OptionError(f"{topic!r} is not subscribed; {sorted(self._filters)} are")
-        filters = {name: each for name, each in self._filters.items() if name != topic}
+        current = self._current_filters
+        if topic not in current or not isinstance(core, PollCore):
+            raise OptionError(f"{topic!r} is not subscribed; {sorted(current)} are")
+        filters = {name: each for name, each in current.items() if name != topic}
         self._client.run(core.member.resubscribe(filters, deadline))
-        self._filters = filters
 
     def pause(self, *queues: QueueId) -> None:
         """Return no messages of these queues until `resume`; of all, without arguments.

@@ -373,11 +373,15 @@ def _lock(member: GroupState, queues: list[QueueId]) -> Flow[tuple[list[QueueId]
 
 
 def _compare_subscriptions(member: GroupState) -> Flow[None]:
-    """Compare with what a broker has for the group: that of the member whose heartbeat was last."""
+    """Compare with what a broker has for the group: that of the member whose heartbeat was last.
+
+    Not while this member changes its own: the broker may have those before.
+    """
+    registering = member.registering
     core = member.core
     routes = [core.routes.get(name) for name in member.named_topics()]
     masters = sorted({each for route in routes if route for each in route.masters.values()})
-    if not masters:
+    if not masters or not registering.is_fired:
         return
     deadline = core.clock.now() + core.options.call_timeout
     command = request_command(ConsumerConnectionsRequest(member.named_group))
@@ -386,6 +390,8 @@ def _compare_subscriptions(member: GroupState) -> Flow[None]:
         found = decode_body(ConsumerConnectionsBody, reply.body)
     except RocketMQError:
         return  # not allowed to ask, or no answer: the next rebalance asks again
+    if member.registering is not registering:
+        return
     table = found.subscription_table
     yield from member.note_mismatch({name: body.sub_string for name, body in table.items()})
     ours = (each for each in found.connection_set if each.client_id == core.client_id)

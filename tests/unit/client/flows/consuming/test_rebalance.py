@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
 OTHER = "10.0.0.2@9"
 CLUSTER = RequestCode.GET_BROKER_CLUSTER_INFO
+CONNECTIONS = RequestCode.GET_CONSUMER_CONNECTION_LIST
 LOCK, UNLOCK = RequestCode.LOCK_BATCH_MQ, RequestCode.UNLOCK_BATCH_MQ
 
 
@@ -510,6 +511,26 @@ def test_without_any_master_there_is_nothing_to_compare() -> None:
     stage = Stage()
     stage.run(_compare_subscriptions(stage.member))
     assert not stage.servers.calls
+
+
+def test_subscriptions_are_not_compared_while_they_are_changed() -> None:
+    """The broker has those before, which was taken for those of another member."""
+    stage = entered()
+    before = stage.asked(CONNECTIONS)
+    stage.subscribed = {TOPIC: "new"}
+    stage.member.registering = Signal()
+    rebalanced(stage)
+    assert stage.asked(CONNECTIONS) == before
+    stage.member.registering.fire()
+
+    def change(command: Command) -> Command:
+        stage.member.registering = Signal()
+        return stage._connections(command)
+
+    stage.servers.answer("a:1", CONNECTIONS, change)
+    rebalanced(stage)
+    assert stage.asked(CONNECTIONS) == before + 1
+    assert stage.member.mismatch is None
 
 
 # ---- the loop --------------------------------------------------------------------------------
