@@ -48,6 +48,20 @@ TEXTS: Final[dict[str, tuple[tuple[str, str], ...]]] = {
             "A coroutine\n            function runs on the event loop, a plain one in a thread.",
             "It runs in\n            one of `concurrency` threads.",
         ),
+        (
+            "asked for. A task that was created\n        there may make it, too, before it awaits "
+            "anything else: later the message counts as done.",
+            "asked for, and give it to the\n        thread that handles the message: if that "
+            "thread makes it, the message may be done by then.",
+        ),
+        (
+            ", unless a block of it was made.\n\n        Before that the loop takes a turn: a task "
+            "that was created for the message runs to its\n        `processing()`. If the caller "
+            "is cancelled in this turn, the message is not done: its task\n        may have been "
+            "cancelled, too, before it began.\n        ",
+            ", unless a block of it was made.",
+        ),
+        ("give the block to the task", "give the block to the thread"),
     ),
     "transaction_producer.py": (
         ("Coroutine functions run on the event loop, others in a pool.", "Called in a pool."),

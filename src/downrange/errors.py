@@ -1084,6 +1084,12 @@ class RetrySome(Exception):
     def __str__(self) -> str:
         return f"deliver {len(self.messages)} of the messages again {_when(self.after)}"
 
+    def __repr__(self) -> str:
+        """Return a short text for logs: the messages may be many, with large bodies."""
+        count = len(self.messages)
+        after = "" if self.after is None else f", after={self.after!r}"
+        return f"{type(self).__name__}({count} message{'s' * (count != 1)}{after})"
+
 
 def _is_text(value: object) -> bool:
     return isinstance(value, str) and bool(value.strip())

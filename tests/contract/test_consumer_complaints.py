@@ -462,12 +462,17 @@ def test_sql_that_brokers_misread_is_refused(embedded: Embedded, start: Start) -
 
 
 def test_a_broadcast_group_without_a_store_says_where_it_starts(
-    embedded: Embedded, producer: MakeProducer, start: Start
+    embedded: Embedded,
+    producer: MakeProducer,
+    start: Start,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     """Java keeps the offsets in the home folder, under the client id: a new container has none."""
+    caplog.set_level(logging.INFO, "downrange.client")
     topic, group, handled = embedded.topic(queues=1), embedded.topic(), Handled()
     send(producer(embedded), topic, ["1"])
     for count in (1, 2):
         consumer = start(embedded, topic, handled, group, model="broadcast")
         wait_until(lambda count=count: len(handled.bodies) == count, TIMEOUT)  # type: ignore[misc]
         consumer.close()
+        assert caplog.text.count("is consumed from offset 0 on (earliest)") == count

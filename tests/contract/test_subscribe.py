@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -201,6 +202,14 @@ def test_auto_commit_saves_what_was_returned_before_the_last_poll(
     second = pulling(server, group, options)
     second.subscribe(topic)
     assert read(second, 1) == last
+
+
+@pytest.mark.parametrize("options", [None, PullOptions(batch_count=8), PullOptions(auto_commit=5)])
+def test_auto_commit_is_an_argument_too(
+    embedded: Server, make: Make, options: PullOptions | None
+) -> None:
+    consumer = make(PullConsumer, embedded.name_server, group="g", options=options, auto_commit=5.0)
+    assert consumer.options == replace(options or PullOptions(), auto_commit=5.0)
 
 
 def test_seek_pause_and_filters(

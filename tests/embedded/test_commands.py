@@ -301,6 +301,9 @@ def test_a_topic_is_created_changed_shown_and_deleted(shell: Shell) -> None:
     shell("topic", "delete", "shop", stdin="n\n", code=1)
     shell("topic", "delete", "shop", stdin="y\n")
     shell("topic", "show", "shop", code=5)
+    shell("topic", "create", "shop")
+    deleted = shell.json("topic", "delete", "shop", "--yes")
+    assert deleted == [{"deleted": "shop", "brokers": ["broker-a", "broker-b"]}]
     assert shell("topic", "delete", "shop", "--yes", code=5).stderr == (
         f"downrange: topic 'shop' does not exist at {shell.environment['NAMESRV_ADDR']}\n"
     )

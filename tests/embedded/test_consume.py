@@ -237,6 +237,46 @@ def test_failed_messages_come_again_and_dead_letters_do_not(shop: Workshop) -> N
     assert dead_letters(shop) == [b"bad"]
 
 
+@pytest.mark.parametrize("count", [1, 3])
+@pytest.mark.parametrize(
+    "handler", ["handlers:slow", "handlers:quick", "handlers:slow_async", "--exec"]
+)
+def test_exactly_the_given_number_of_messages_is_handled_and_the_rest_stays(
+    shop: Workshop, handler: str, count: int
+) -> None:
+    bodies = [str(number) for number in range(40)]
+    shop.send(*bodies)
+    (shop.folder / "program.sh").write_text('body=$(cat); echo "$body" >> "$HANDLED"')
+    arguments = ("--exec", "sh program.sh") if handler == "--exec" else (handler,)
+    for run in (1, 2):
+        with shop.worker(*arguments, "--max-messages", str(count)) as worker:
+            assert worker.end() == (0, "")
+        assert len(shop.handled()) == run * count
+        stopped = worker.has("stopped")
+        assert stopped is not None
+        assert (stopped["handled"], stopped["failed"], stopped["unfinished"]) == (count, 0, 0)
+    with shop.worker("handlers:quick", "--max-messages", str(40 - 2 * count)) as worker:
+        assert worker.end() == (0, "")
+    assert sorted(shop.handled()) == sorted(bodies)  # nothing twice, nothing lost
+
+
+def test_a_failed_message_counts_once_and_a_batch_is_not_larger_than_what_is_left(
+    shop: Workshop,
+) -> None:
+    shop.send("again", "again")
+    with shop.worker("handlers:picky", "--max-messages", "2") as worker:
+        code, errors = worker.end()
+    assert (code, errors.count("ValueError: not now")) == (0, 2)
+    stopped = worker.has("stopped")
+    assert stopped is not None
+    assert (stopped["handled"], stopped["failed"]) == (0, 2)
+    assert shop.handled() == ["again", "again"]
+    shop.send(*map(str, range(20)))
+    with shop.worker("handlers:batch", "--batch", "4", "--max-messages", "6") as worker:
+        assert worker.end() == (0, "")
+    assert sum(map(int, shop.handled()[2:])) == 6
+
+
 def dead_letters(shop: Workshop) -> list[bytes]:
     with PullConsumer(shop.cluster.name_server, group="look") as consumer:
         consumer.assign(f"%DLQ%g-{shop.topic}", start="earliest")

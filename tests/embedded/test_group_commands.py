@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+    from click.testing import Result
+
     from downrange.model import ReceivedMessage
 
 
@@ -101,6 +103,9 @@ def test_a_group_is_created_shown_changed_and_deleted(shell: Shell) -> None:
     assert "TOOLS_CONSUMER" in shell("group", "list", "--all", "--names").stdout
     assert shell("group", "delete", "crew", stdin="n\n", code=1).stdout == ""
     shell("group", "delete", "crew", "--with-topics", stdin="y\n")
+    shell("group", "create", "crew")
+    deleted = shell.json("group", "delete", "crew", "--with-topics", "--yes")
+    assert deleted == [{"deleted": "crew", "brokers": ["broker-a", "broker-b"]}]
     for command in ("show", "lag", "members", "delete"):
         missing = shell("group", command, "crew", code=5)
         assert "group 'crew' does not exist on" in missing.stderr
@@ -190,6 +195,42 @@ def test_watched_figures_are_drawn_in_place_on_a_terminal(
     assert "a:1" in shown.err
 
 
+def assert_nobody_was_asked(result: Result) -> None:
+    """Check a command that asks for confirmation, and had an empty standard input."""
+    text = " ".join(result.stderr.split())
+    assert text.endswith(
+        "Error: nobody can answer: standard input is empty and not a terminal; give --yes"
+    )
+    assert "Aborted" not in text
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("group", "reset", "asked", "asking", "--to", "latest", "--apply"),
+        ("group", "skip", "asked", "asking", "--apply"),
+        ("group", "clone", "asked-before", "asked", "asking", "--apply"),
+        ("group", "delete", "asked"),
+        ("topic", "delete", "asking"),
+        ("broker", "set", "fileReservedTime=48"),
+        ("broker", "clean", "queues"),
+        ("broker", "wipe-writes", "broker-a"),
+    ],
+    ids=lambda arguments: " ".join(arguments[:2]),
+)
+def test_a_command_that_nobody_can_confirm_changes_nothing_and_says_to_give_yes(
+    shell: Shell, cluster: Cluster, admin: Admin, arguments: tuple[str, ...]
+) -> None:
+    if "asking" not in [each.name for each in admin.list_topics()]:
+        _fill(cluster, "asking", each=1)
+        for name in ("asked", "asked-before"):
+            admin.create_group(name)
+        shell("group", "reset", "asked-before", "asking", "--to", "earliest", "--apply", "--yes")
+    assert_nobody_was_asked(shell(*arguments, code=2))
+    assert _offsets(admin, "asked", "asking") == [None, None]
+    shell("topic", "show", "asking")
+
+
 def test_offsets_are_previewed_applied_exported_and_restored(
     shell: Shell, cluster: Cluster, admin: Admin, tmp_path: Path
 ) -> None:
@@ -205,7 +246,9 @@ def test_offsets_are_previewed_applied_exported_and_restored(
     assert (done["is_done"], done["skipped"]) == (True, 6)
     assert _offsets(admin, "mover", "moved") == [3, 3]
     saved = tmp_path / "offsets.jsonl"
-    saved.write_text(shell("group", "export", "mover", "moved").stdout)
+    exported = shell("group", "export", "mover", "moved").stdout
+    assert shell("group", "export", "mover", "moved", "--json").stdout == exported
+    saved.write_text(exported)
     shell(*reset, "--shift=-2", "--apply", "--queue", "broker-b:0", stdin="y\n")
     assert _offsets(admin, "mover", "moved") == [3, 1]
     shell(*reset, "--to", "latest", "--apply", stdin="n\n", code=1)
@@ -345,12 +388,16 @@ def test_dead_letters_are_listed_exported_and_sent_again(
     shell("dlq", "export", "post", "--output", str(file), "--begin", "1h", "--max", "2")
     assert len(file.read_text().splitlines()) == 2
     assert len(shell("dlq", "export", "post").stdout.splitlines()) == 4
+    assert len(shell.json("dlq", "export", "post")) == 4
+    refused = shell("dlq", "export", "post", "--format", "csv", "--json", code=2)
+    assert "--json is the form jsonl" in refused.stderr
     nowhere = str(tmp_path / "nowhere" / "letters.jsonl")
     failed = shell("dlq", "export", "post", "--output", nowhere, code=2)
     assert f"--output {nowhere} cannot be written: No such file" in failed.stderr
     dry = shell("dlq", "resend", "post", "--dry-run")
     assert "4 dead letters of 'post'; nothing was sent" in dry.stderr
     shell("dlq", "resend", "post", "--id", first, stdin="n\n", code=1)
+    assert_nobody_was_asked(shell("dlq", "resend", "post", "--id", first, code=2))
     sent = shell("dlq", "resend", "post", "--id", first, "--rate", "1000", stdin="y\n")
     assert "1 sent, 0 sent by an earlier run, 0 failed" in sent.stderr
     results = shell.json("dlq", "resend", "post", "--file", str(file), "--yes")

@@ -611,6 +611,22 @@ def test_what_a_handler_raises_carries_its_facts_and_can_be_pickled(
 
 
 @pytest.mark.parametrize(
+    ("signal", "text"),
+    [
+        (errors.RetrySome([MESSAGE] * 3), "RetrySome(3 messages)"),
+        (errors.RetrySome([MESSAGE], after=1.5), "RetrySome(1 message, after=1.5)"),
+        (errors.RetrySome([]), "RetrySome(0 messages)"),
+    ],
+)
+def test_a_log_line_counts_the_messages_to_retry_and_does_not_show_them(
+    signal: errors.RetrySome, text: str
+) -> None:
+    for one in (signal, pickle.loads(pickle.dumps(signal))):
+        assert repr(one) == text
+        assert one.messages == signal.messages
+
+
+@pytest.mark.parametrize(
     ("make", "text"),
     [
         (lambda: errors.Retry(-1), "after=-1 is not a number of seconds, 0 or above"),

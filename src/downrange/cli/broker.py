@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from downrange.cli.command_groups import Group
+from downrange.cli.confirmation import YES, confirm
 from downrange.cli.connection import Connection, with_connection
 from downrange.cli.exit_codes import EPILOG
-from downrange.cli.group_options import CLUSTER, JSON, YES
+from downrange.cli.group_options import CLUSTER, JSON
 from downrange.cli.parameters import PATH, argument
 from downrange.cli.serve import broker as run_broker
 from downrange.errors import OptionError
@@ -113,7 +114,7 @@ def set_(
         before = admin.broker_settings(broker, cluster=cluster)
         if not yes:
             question = f"Set {', '.join(changes)} on {', '.join(sorted(before))}?"
-            click.confirm(question, abort=True, err=True)
+            confirm(question)
         after = admin.change_broker_settings(pairs, broker, cluster=cluster)
     rows = [
         (name, key, before[name].get(key), values[key])
@@ -164,7 +165,7 @@ def clean(
     with connection.admin() as admin:
         if not yes:
             place = broker or cluster or "all brokers"
-            click.confirm(f"Clean up {what} on {place}?", abort=True, err=True)
+            confirm(f"Clean up {what} on {place}?")
         done = admin.clean_up(what, broker, cluster=cluster)
     if as_json:
         print_json({"cleaned": what, "brokers": done})
@@ -175,8 +176,9 @@ def clean(
 @broker.command(epilog=EPILOG)
 @_BROKERS
 @click.option("--output", "-o", type=PATH, metavar="FILE", help="File; standard output otherwise.")
+@click.option("--json", "as_json", is_flag=True, help="In one line; it is JSON in any case.")
 @with_connection
-def dump(connection: Connection, broker: str | None, output: Path | None) -> None:
+def dump(connection: Connection, broker: str | None, output: Path | None, as_json: bool) -> None:
     """Write the state of a cluster as JSON, for a bug report: without messages and secrets.
 
     It has settings, figures, topics with their queues, groups with members and lags, and what
@@ -187,7 +189,8 @@ def dump(connection: Connection, broker: str | None, output: Path | None) -> Non
     from downrange.cli.broker_dump import dump_of
 
     with connection.client() as client, connection.admin() as admin:
-        text = json.dumps(dump_of(client, admin, broker), indent=2, ensure_ascii=False)
+        state = dump_of(client, admin, broker)
+    text = json.dumps(state, indent=None if as_json else 2, ensure_ascii=False)
     if output is None:
         click.echo(text)
         return
@@ -208,7 +211,7 @@ def wipe_writes(connection: Connection, broker: str, yes: bool, as_json: bool) -
     with connection.admin() as admin:
         if not yes:
             question = f"Announce {broker!r} as read-only at all name servers?"
-            click.confirm(question, abort=True, err=True)
+            confirm(question)
         count = admin.wipe_write_permission(broker)
     _show_permission(broker, "read-only", count, as_json)
 

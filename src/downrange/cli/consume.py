@@ -91,7 +91,9 @@ _COUNT = click.IntRange(min=1)
 )
 @click.option("--json", "as_json", is_flag=True, help="Print lines as JSON.")
 @click.option(
-    "--max-messages", type=_COUNT, help="End when so many were handled, those in work too."
+    "--max-messages",
+    type=_COUNT,
+    help="Handle so many messages, then end; a failed one counts, too. The others stay.",
 )
 @click.option("--idle-timeout", type=_SECONDS, help="End after so many seconds without a message.")
 @with_connection
@@ -121,7 +123,7 @@ def consume(
     """
     from downrange.cli.worker import Work
 
-    options = _options(**settings)
+    options = _options(messages_max=max_messages, **settings)
     subscriptions = parse_subscriptions(topics, filters)
     work = Work(
         drain_timeout=drain_timeout,

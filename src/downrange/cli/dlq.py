@@ -4,22 +4,23 @@ from __future__ import annotations
 
 import json
 import sys
-from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final, Literal
 
 import click
 
 from downrange.cli.command_groups import Group
+from downrange.cli.confirmation import YES, confirm
 from downrange.cli.connection import Connection, with_connection
 from downrange.cli.exit_codes import EPILOG, FAILED, NOT_FOUND, print_error
-from downrange.cli.group_options import GROUP, JSON, YES
+from downrange.cli.group_options import GROUP, JSON
 from downrange.cli.parameters import PATH, READABLE_FILE, argument
+from downrange.cli.send_progress import RateLimit, counted
 from downrange.errors import OptionError, RocketMQError
 from downrange.options.times import parse_time
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterable, Iterator
+    from collections.abc import Iterable, Iterator
     from pathlib import Path
 
     from downrange import Admin
@@ -129,6 +130,7 @@ def _body(letter: DeadMessage, limit: int | None = None) -> str:
     default="jsonl",
     help="JSON lines, or CSV for spreadsheets.",
 )
+@click.option("--json", "as_json", is_flag=True, help="The same as --format jsonl.")
 @click.option("--id", "ids", multiple=True, metavar="ID", help="Only this one; repeatable.")
 @_BEGIN
 @_END
@@ -139,6 +141,7 @@ def export(
     group: str,
     output: Path | None,
     form: Literal["jsonl", "csv"],
+    as_json: bool,
     ids: tuple[str, ...],
     begin: str | None,
     end: str | None,
@@ -149,6 +152,8 @@ def export(
     `dlq resend --file` sends those of a file of JSON lines again, and `send --json-lines` any of
     its lines. In CSV, a quote is put before a cell that a spreadsheet would take for a formula.
     """
+    if as_json and form == "csv":
+        raise OptionError("--json is the form jsonl; leave it or --format csv out")
     with connection.admin() as admin:
         letters: Iterable[DeadMessage]
         if ids:
@@ -241,7 +246,7 @@ def resend(
         if letters and not yes:
             place = "their topics" if to == "topic" else "the retry topic of the group"
             question = f"Send {len(letters)} dead letters of {group!r} to {place}?"
-            click.confirm(question, abort=True, err=True)
+            confirm(question)
         outcomes = _resend_all(admin, letters, to, rate, again, as_json)
     click.echo(
         f"{outcomes['sent']} sent, {outcomes['skipped']} sent by an earlier run, "
@@ -261,7 +266,6 @@ def _resend_all(
     as_json: bool,
 ) -> dict[str, int]:
     from downrange.cli.output import print_json
-    from downrange.cli.send_progress import RateLimit
 
     outcomes = {"sent": 0, "skipped": 0, "failed": 0}
     limit = RateLimit(rate)
@@ -345,24 +349,3 @@ def ids_of(text: str) -> tuple[str, ...]:
                     f"--file line {number} is not a line of `dlq export`: {line[:80]}"
                 ) from error
     return tuple(ids)
-
-
-@contextmanager
-def counted(verb: str, total: int | None = None) -> Generator[Callable[[int], None]]:
-    """Yield a function that counts what is done, as a bar on a terminal; else nothing is shown."""
-    if not sys.stderr.isatty():
-        yield lambda count: None
-        return
-    from rich import progress
-
-    from downrange.cli.output import console
-
-    columns = (
-        progress.TextColumn(f"{{task.completed:,.0f}} {verb}"),
-        progress.BarColumn(),
-        progress.TimeElapsedColumn(),
-        progress.TimeRemainingColumn(),
-    )
-    with progress.Progress(*columns, console=console(stderr=True), transient=True) as bar:
-        task = bar.add_task(verb, total=total)
-        yield lambda count: bar.update(task, advance=count)

@@ -7,27 +7,31 @@ from __future__ import annotations
 
 import json
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
 from downrange.cli.completion import complete_groups, complete_topics
+from downrange.cli.confirmation import YES, confirm
 from downrange.cli.connection import Connection, with_connection
 from downrange.cli.exit_codes import EPILOG, NOT_FOUND, print_error
-from downrange.cli.group_options import GROUP, JSON, YES
+from downrange.cli.group_options import GROUP, JSON, JSON_LINES
 from downrange.cli.parameters import READABLE_FILE, argument, command
 from downrange.cli.read import find_queue
+from downrange.cli.send_progress import counted
 from downrange.errors import OptionError
 from downrange.options.times import parse_time
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable, Sequence
     from pathlib import Path
 
     from downrange import Admin
     from downrange.client.flows.admin.reports import OffsetReset, ResetTarget
     from downrange.model import QueueId
 
+ThingT = TypeVar("ThingT")
+ResultT = TypeVar("ResultT")
 _TOPIC: Final = argument("topic", help="Topic to reset.", shell_complete=complete_topics)
 _TOPICS: Final = argument(
     "topics",
@@ -169,7 +173,9 @@ def skip(
     """Skip all messages that a group has not consumed yet: shows them, and --apply does it."""
     with connection.admin() as admin:
         chosen = _topics_of(admin, group, topics)
-        plans = [admin.plan_reset(group, topic, "latest") for topic in chosen]
+        plans = _for_each(
+            "topics read", chosen, lambda each: admin.plan_reset(group, each, "latest")
+        )
         _finish(admin, plans, is_applied, yes, as_json)
 
 
@@ -194,7 +200,9 @@ def clone(
     with connection.admin() as admin:
         admin.group_settings(target)  # an unknown group is an error
         chosen = _topics_of(admin, source, topics)
-        plans = [admin.plan_clone(source, target, topic) for topic in chosen]
+        plans = _for_each(
+            "topics read", chosen, lambda each: admin.plan_clone(source, target, each)
+        )
         _finish(admin, plans, is_applied, yes, as_json)
 
 
@@ -210,6 +218,7 @@ def _topics_of(admin: Admin, group: str, topics: tuple[str, ...]) -> list[str]:
 @command(epilog=EPILOG)
 @GROUP
 @_TOPIC
+@JSON_LINES
 @with_connection
 def export(connection: Connection, group: str, topic: str) -> None:
     """Print the offsets of a group in a topic as JSON lines; `reset --file` restores them."""
@@ -230,11 +239,33 @@ def _finish(
     if is_applied and not yes:
         for plan in plans:
             _print_plan(plan, as_json=False, to_errors=True)
-        click.confirm("Apply this?", abort=True, err=True)
-    for plan in plans:
-        _print_plan(admin.apply_reset(plan) if is_applied else plan, as_json=as_json)
+        confirm("Apply this?")
     if not is_applied:
+        _print_plans(plans, as_json)
         click.echo("nothing was changed; --apply does it", err=True)
+        return
+    done: list[OffsetReset] = []
+    try:
+        _for_each("topics reset", plans, lambda each: done.append(admin.apply_reset(each)))
+    finally:
+        _print_plans(done, as_json)
+
+
+def _for_each(
+    verb: str, things: Sequence[ThingT], function: Callable[[ThingT], ResultT]
+) -> list[ResultT]:
+    """Call a function with each of several things, and count them on a terminal."""
+    results: list[ResultT] = []
+    with counted(verb, len(things)) as count:
+        for each in things:
+            results.append(function(each))
+            count(1)
+    return results
+
+
+def _print_plans(plans: Iterable[OffsetReset], as_json: bool) -> None:
+    for plan in plans:
+        _print_plan(plan, as_json=as_json)
 
 
 def _print_plan(plan: OffsetReset, *, as_json: bool, to_errors: bool = False) -> None:

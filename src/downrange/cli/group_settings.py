@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from downrange.cli.completion import complete_topics
+from downrange.cli.confirmation import YES, confirm
 from downrange.cli.connection import Connection, with_connection
 from downrange.cli.exit_codes import EPILOG, FAILED, print_error
-from downrange.cli.group_options import CLUSTER, GROUP, JSON, YES
+from downrange.cli.group_options import CLUSTER, GROUP, JSON
 from downrange.cli.parameters import argument, command
 from downrange.cli.watching import WATCH, show_or_watch
 from downrange.errors import GroupNotFound
@@ -192,6 +193,7 @@ def update(
 @click.option("--with-topics", is_flag=True, help="Delete its retries and dead letters, too.")
 @CLUSTER
 @YES
+@JSON
 @with_connection
 def delete(
     connection: Connection,
@@ -200,8 +202,11 @@ def delete(
     with_topics: bool,
     cluster: str | None,
     yes: bool,
+    as_json: bool,
 ) -> None:
     """Delete a consumer group and its offsets on every master."""
+    from downrange.cli.output import print_json
+
     with connection.admin() as admin:
         brokers = sorted(admin.group_settings(group, cluster=cluster))
         members = admin.group_members(group, cluster=cluster).members
@@ -211,10 +216,12 @@ def delete(
             parts += [] if keep_offsets else ["its offsets"]
             parts += ["its retries", "its dead letters"] if with_topics else []
             question = f"Delete {_listed(parts)} on {', '.join(brokers)}?{online}"
-            click.confirm(question, abort=True, err=True)
+            confirm(question)
         admin.delete_group(
             group, keep_offsets=keep_offsets, with_topics=with_topics, cluster=cluster
         )
+    if as_json:
+        print_json({"deleted": group, "brokers": brokers})
 
 
 def _listed(parts: list[str]) -> str:

@@ -1,4 +1,4 @@
-"""The rate limit and the progress display of `send --lines`."""
+"""Progress displays: of `send --lines`, with its rate limit, and of commands that count."""
 
 from __future__ import annotations
 
@@ -115,3 +115,24 @@ class ProgressLines:
             self._next = self._now() + _LINE_INTERVAL
             share = f" ({100 * self._bytes / self._total:.0f} %)" if self._total else ""
             click.echo(f"{self._count:,} messages{share}", err=True)
+
+
+@contextmanager
+def counted(verb: str, total: int | None = None) -> Generator[Callable[[int], None]]:
+    """Yield a function that counts what is done, as a bar on a terminal; else nothing is shown."""
+    if not sys.stderr.isatty():
+        yield lambda count: None
+        return
+    from rich import progress
+
+    from downrange.cli.output import console
+
+    columns = (
+        progress.TextColumn(f"{{task.completed:,.0f}} {verb}"),
+        progress.BarColumn(),
+        progress.TimeElapsedColumn(),
+        progress.TimeRemainingColumn(),
+    )
+    with progress.Progress(*columns, console=console(stderr=True), transient=True) as bar:
+        task = bar.add_task(verb, total=total)
+        yield lambda count: bar.update(task, advance=count)

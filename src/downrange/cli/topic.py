@@ -9,6 +9,7 @@ import msgspec
 
 from downrange.cli.command_groups import Group
 from downrange.cli.completion import complete_topics
+from downrange.cli.confirmation import YES, confirm
 from downrange.cli.connection import Connection, with_connection
 from downrange.cli.exit_codes import EPILOG, FAILED, NOT_FOUND, print_error
 from downrange.cli.parameters import argument
@@ -186,10 +187,15 @@ def show(connection: Connection, topic: str, as_json: bool) -> None:
 @topic.command(epilog=EPILOG)
 @_TOPIC
 @_CLUSTER
-@click.option("--yes", "-y", is_flag=True, help="Do not ask for confirmation.")
+@YES
+@_JSON
 @with_connection
-def delete(connection: Connection, topic: str, cluster: str | None, yes: bool) -> None:
+def delete(
+    connection: Connection, topic: str, cluster: str | None, yes: bool, as_json: bool
+) -> None:
     """Delete a topic and all of its messages on every broker."""
+    from downrange.cli.output import print_json
+
     with connection.admin() as admin:
         try:
             brokers = sorted(admin.topic_route(topic).brokers)
@@ -199,8 +205,10 @@ def delete(connection: Connection, topic: str, cluster: str | None, yes: bool) -
             raise click.exceptions.Exit(NOT_FOUND) from error
         if not yes:
             question = f"Delete {topic!r} and its messages on {', '.join(brokers)}?"
-            click.confirm(question, abort=True, err=True)
+            confirm(question)
         admin.delete_topic(topic, cluster=cluster)
+    if as_json:
+        print_json({"deleted": topic, "brokers": brokers})
 
 
 for _command in (route, ranges, groups, traffic):

@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from downrange.cli.exit_codes import FAILED
-from downrange.errors import RocketMQError
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -43,10 +42,8 @@ class Work:
         drain_timeout: Seconds that running handlers may take at the end.
         health_interval: Seconds between two lines about its health; None for none.
         as_json: Whether its lines are JSON.
-        messages_max: End when so many messages were handled; those that others have begun by then
-            are handled, too.
+        messages_max: End when so many messages were handled; the consumer hands out no more.
         idle_timeout: End after so many seconds without a message.
-        pause: Called when `messages_max` messages were begun.
         kill: Called before the process ends while handlers run.
         facts: Shown in the line `ready`.
     """
@@ -56,7 +53,6 @@ class Work:
     as_json: bool = False
     messages_max: int | None = None
     idle_timeout: float | None = None
-    pause: Callable[[], None] = lambda: None
     kill: Callable[[], None] = lambda: None
     facts: dict[str, Any] = field(default_factory=dict[str, Any])
 
@@ -109,11 +105,7 @@ class Work:
 
     def _begin(self, argument: Any) -> None:
         with self._lock:
-            before, self.begun = self.begun, self.begun + _count(argument)
-        limit = self.messages_max
-        if limit is not None and before < limit <= self.begun:
-            with suppress(RocketMQError):  # it is closed already
-                self.pause()
+            self.begun += _count(argument)
 
     def _end(self, argument: Any, error: BaseException | None = None) -> None:
         failed = 0 if error is None else _count_failed(argument, error)
@@ -241,7 +233,6 @@ def run_in_threads(consumer: PushConsumer, work: Work) -> None:
     restore = work.listen()
     try:
         consumer.start()
-        work.pause = consumer.pause
         work.start()
         while not work.is_over():
             work.show_health(lambda: (consumer.health(), consumer.stats()))
@@ -263,7 +254,6 @@ async def run_on_loop(consumer: AsyncPushConsumer, work: Work) -> None:
     restore = work.listen()
     try:
         await consumer.start()
-        work.pause = consumer.pause
         work.start()
         while not work.is_over():
             work.show_health(lambda: (consumer.health(), consumer.stats()))

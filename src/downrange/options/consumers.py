@@ -110,6 +110,8 @@ class ConsumerOptions:
             where no broker delivers it again.
         offset_store: Where offsets are kept in the model "broadcast": `FolderOffsets`,
             `MemoryOffsets` or your own.
+        messages_max: Most messages that are handed out until the consumer is closed; then it is
+            paused, and `resume` has no effect. The others stay for the group. None for no limit.
         trace: Record each delivery in the trace topic.
         decode_body: Whether bodies are decompressed.
         check_subscriptions: Whether to compare the subscriptions with those that the brokers have
@@ -143,6 +145,7 @@ class ConsumerOptions:
     retry_backoff_max: float = 3.0
     broadcast_retries: int = 3
     offset_store: OffsetStore | None = None
+    messages_max: int | None = None
     trace: Trace | bool = False
     decode_body: bool = True
     check_subscriptions: bool = True
@@ -182,6 +185,8 @@ class ConsumerOptions:
         if self.retries is not None:
             check_count(0, "retries", self.retries)
         check_count(0, "broadcast_retries", self.broadcast_retries)
+        if self.messages_max is not None:
+            check_count(1, "messages_max", self.messages_max)
         check_group_start(self.start)
         object.__setattr__(self, "strategy", strategy_of(self.strategy))
         check_type("trace", self.trace, (Trace, bool), "a Trace, True or False")

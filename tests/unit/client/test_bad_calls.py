@@ -199,6 +199,7 @@ VALUES: Final = [
     ("ConsumerOptions(invisible=True)", f"invisible must be {SECONDS}, not True (bool)"),
     ("ConsumerOptions(invisible=timedelta(seconds=5))", "give its total_seconds()"),
     ("ConsumerOptions(retries=-1)", "retries=-1 is less than 0"),
+    ("ConsumerOptions(messages_max=0)", "messages_max=0 is less than 1"),
     ("ConsumerOptions(broadcast_retries=-1)", "broadcast_retries=-1 is less than 0"),
     ("ConsumerOptions(start='first')", "start='first' is not 'earliest', 'latest' or a datetime"),
     ("ConsumerOptions(start=datetime(2030, 1, 1))", "needs a time zone"),
@@ -306,6 +307,11 @@ CALLS: Final = [
     ("TransactionProducer('h:1', group=5, check=print)", "group must be a str, not 5 (int)"),
     ("PullConsumer('h:1', group=5)", "group must be a str, not 5 (int)"),
     ("PullConsumer('h:1', group='g', options={})", "options must be of type PullOptions, not an"),
+    ("PullConsumer('h:1', group='g', auto_commit=0)", "auto_commit=0 must be a time span"),
+    (
+        "PullConsumer('h:1', group='g', auto_commit=5.0, options=PullOptions(auto_commit=2.0))",
+        "auto_commit=5.0 and PullOptions(auto_commit=2.0) differ; give one of them",
+    ),
     ("PullConsumer('h:1', group='g', tls='on')", "tls must be of type TLS, not 'on' (str)"),
     ("PullConsumer(5, group='g')", f"{SERVERS} 5 (int)"),
     ("SimpleConsumer('h:1', group=5)", "group must be a str, not 5 (int)"),
@@ -643,7 +649,7 @@ WRONG_VALUES: Final = (
 )
 CONSUMERS_TAKE: Final = {
     *(("retries", "None"), ("offset_store", "None"), ("trace", "True"), ("unit_mode", "True")),
-    *(("decode_body", "True"), ("check_subscriptions", "True")),
+    *(("decode_body", "True"), ("check_subscriptions", "True"), ("messages_max", "None")),
 }
 
 #: Methods that only the classes for threads have.

@@ -177,7 +177,8 @@ def test_a_block_that_is_interrupted_has_failed(kind: type[Any], *, is_closed: b
     error = ClientClosed("the client") if is_closed else ConnectionLost("a:1", "not called")
     consumer = running(kind, error)
     message = object()
-    consumer._last = delivery = SimpleNamespace(messages=[message])
+    delivery = SimpleNamespace(messages=[message])
+    consumer._last = {id(message): delivery}
     interrupt = KeyboardInterrupt()
     with pytest.raises(KeyboardInterrupt):
         leave(consumer.processing(message), interrupt)

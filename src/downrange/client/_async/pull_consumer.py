@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import logging
 from contextlib import suppress
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final, Self
 
 from downrange.allocation import Average
@@ -68,6 +69,8 @@ class AsyncPullConsumer(AsyncClientUser):
         servers: Name servers, "host:port" separated by ";" or a list; or an `AsyncClient` to share.
         group: The consumer group that it reads and commits for.
         options: Sizes of pulls and buffers, waiting times.
+        auto_commit: The same as `PullOptions(auto_commit=…)`: seconds between two commits, for
+            `subscribe`.
         client_options: Options of its own client.
         credentials: Keys that its own client signs requests with.
         tls: TLS settings of its own client.
@@ -92,6 +95,7 @@ class AsyncPullConsumer(AsyncClientUser):
         *,
         group: str,
         options: PullOptions | None = None,
+        auto_commit: float | None = None,
         client_options: ClientOptions | None = None,
         credentials: Credentials | None = None,
         tls: TLS | None = None,
@@ -100,7 +104,7 @@ class AsyncPullConsumer(AsyncClientUser):
         check_consumer_group(group)
         check_setting("options", options, PullOptions)
         self._group = group
-        self._options = options or PullOptions()
+        self._options = _with_auto_commit(options or PullOptions(), auto_commit)
         self._core: ConsumerCore | PollCore | None = None
         self._filters: dict[str, Filter] = {}
         self._on_assigned: Callable[[list[QueueId]], object] | None = None
@@ -550,6 +554,22 @@ def _names_of(what: str | QueueId | Iterable[str | QueueId]) -> list[str | Queue
             check_type("what", name, str, expected)
             check_name("topic", name)
     return names
+
+
+def _with_auto_commit(options: PullOptions, auto_commit: float | None) -> PullOptions:
+    """Return the options with the argument of the same name.
+
+    Raises:
+        OptionError: It is wrong, or the options have another one.
+    """
+    if auto_commit is None:
+        return options
+    if options.auto_commit not in (None, auto_commit):
+        raise OptionError(
+            f"auto_commit={auto_commit!r} and PullOptions(auto_commit={options.auto_commit!r}) "
+            "differ; give one of them"
+        )
+    return replace(options, auto_commit=auto_commit)
 
 
 def _filter_of(tags: str | Sql, sql: str | Sql | None) -> Filter:

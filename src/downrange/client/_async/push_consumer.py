@@ -11,6 +11,7 @@ Every method makes a flow, which the client runs.
 
 from __future__ import annotations
 
+import asyncio  # no sync
 import logging
 from contextlib import (
     asynccontextmanager,  # sync: contextmanager,
@@ -170,8 +171,9 @@ class AsyncPushConsumer(AsyncClientUser):
         self._workers: AioWorkers | None = None
         self._pool: ThreadPoolExecutor | None = None  # no sync
         self._stopped = Signal()
-        #: What iteration has handed out and not settled.
-        self._last: Delivery | None = None
+        #: What iteration has handed out and not settled, by the identity of its message: one, or
+        #: more if several callers iterate.
+        self._last: dict[int, Delivery] = {}
         super().__init__(
             servers,
             client_options=client_options,
@@ -269,7 +271,7 @@ class AsyncPushConsumer(AsyncClientUser):
     ) -> None:
         """Leave the group; add the windows whose handlers did not end in time."""
         self._client.step(self._stopped.fire)
-        self._drop_last()
+        self._drop_last(core)
         unfinished += await self._client.run(core.exit(deadline))
         for window in unfinished:
             _log.warning(
@@ -451,15 +453,17 @@ class AsyncPushConsumer(AsyncClientUser):
         return self
 
     async def __anext__(self) -> AsyncPushedMessage:
-        """Return the next message; the one before is done."""
+        """Return the next message; the one before is done, unless a block of it was made."""
         core = self._running_core()
         self._client.check_loop()  # no sync
-        self._finish_last()
+        if self._last:
+            await self._finish_last()
         delivery = await self._next_delivery(core)
         if delivery is None:
             raise StopAsyncIteration
-        self._last = delivery
-        return _message_of(delivery)
+        message = _message_of(delivery)
+        self._last[id(message)] = delivery
+        return message
 
     async def _next_delivery(self, core: PushCore) -> Delivery | None:
         """Take a message in a step, after a wait: a caller that is cancelled has taken none."""
@@ -485,11 +489,14 @@ class AsyncPushConsumer(AsyncClientUser):
         `DeadLetter` end here, any other exception goes on to the caller. The block may be entered
         later and elsewhere.
 
+        Make the block in the loop, before the next message is asked for. A task that was created
+        there may make it, too, before it awaits anything else: later the message counts as done.
+
         Args:
             message: A message of the iteration that is not done.
 
         Raises:
-            OptionError: It is not.
+            OptionError: It is done, or has a block already.
         """
         return self._processing(self._running_core(), self._take_last(message))
 
@@ -511,27 +518,35 @@ class AsyncPushConsumer(AsyncClientUser):
             self._client.step(lambda: core.finish(delivery))
 
     def _take_last(self, message: ReceivedMessage) -> Delivery:
-        delivery = self._last
-        if delivery is None or delivery.messages[0] is not message:
+        delivery = self._last.pop(id(message), None)
+        if delivery is None:
             raise OptionError(
-                f"message {message.message_id} is done, or is handled by another block; call "
-                "processing() before the next message is asked for"
+                f"message {message.message_id} cannot be handled in this block: it was done when "
+                "the next message was asked for, or it has another block; call processing() in the "
+                "loop, before the next message is asked for, and give the block to the task"
             )
-        self._last = None
         return delivery
 
-    def _finish_last(self) -> None:
-        delivery, self._last = self._last, None
-        core = self._core
-        if delivery is not None and core is not None:
-            self._client.step(lambda: core.finish(delivery))
+    async def _finish_last(self) -> None:
+        """Settle what was handed out before, unless a block of it was made.
 
-    def _drop_last(self) -> None:
-        """Give up the last message of an iteration that has ended: it is delivered again."""
-        delivery, self._last = self._last, None
-        core = self._core
-        if delivery is not None and core is not None:
-            self._client.step(lambda: core.let_go(delivery))
+        Before that the loop takes a turn: a task that was created for the message runs to its
+        `processing()`. If the caller is cancelled in this turn, the message is not done: its task
+        may have been cancelled, too, before it began.
+        """
+        core, passed = self._running_core(), list(self._last)
+        await asyncio.sleep(0)  # no sync
+        for number in passed:
+            delivery = self._last.pop(number, None)
+            if delivery is not None:
+                self._client.step(partial(core.finish, delivery))
+
+    def _drop_last(self, core: PushCore) -> None:
+        """Give up what an iteration that has ended did not settle: it is delivered again."""
+        for number in list(self._last):
+            delivery = self._last.pop(number, None)
+            if delivery is not None:
+                self._client.step(partial(core.let_go, delivery))
 
     # ---- inside ------------------------------------------------------------------------------
 

@@ -124,7 +124,12 @@ class PushCore:
         self.is_paused = False
         self._handler = handler
         self._handle_run = handle_run
+        #: Messages that may still be handed out; None for no limit.
+        self._left = options.messages_max
+        #: Most messages of a delivery.
+        self._batch = min(options.batch, self._left or options.batch)
         is_plain = options.batch == 1 and options.mode == "concurrent" and not self._is_watched
+        is_plain = is_plain and self._left is None  # a run may be given back in part
         if handler is None or not is_plain:
             self._handle_run = None
         self._spawn = spawn
@@ -177,7 +182,9 @@ class PushCore:
         self.is_paused = True
 
     def resume(self) -> None:
-        """Continue after `pause`."""
+        """Continue after `pause`, unless as many messages were handed out as may be."""
+        if self._left == 0:
+            return
         self.is_paused = False
         for window in self.member.windows.values():
             self._arrived(window)
@@ -221,7 +228,7 @@ class PushCore:
             if is_quick and self._handle_run is not None:
                 delivery = window.take_run(_RUN_MAX, now)
             else:
-                delivery = window.take(self.options.batch, now)
+                delivery = window.take(self._batch, now)
             if delivery is None:
                 continue
             self._running += 1
@@ -231,8 +238,18 @@ class PushCore:
             if not self.member.begin(delivery, now):
                 self._running -= 1
                 continue
+            if self._left is not None:
+                self._count_down(len(delivery.messages))
             return delivery
         return None
+
+    def _count_down(self, count: int) -> None:
+        """Note that messages were handed out; after the last one that may be, pause."""
+        assert self._left is not None
+        self._left -= count
+        self._batch = min(self._batch, self._left)
+        if not self._left:
+            self.pause()
 
     def _may_take(self, window: DeliveryWindow, now: float) -> bool:
         """Return whether a window may hand out; if not, an event puts it into the line again."""

@@ -70,6 +70,32 @@ def test_a_paused_consumer_hands_out_nothing() -> None:
     assert len(stage.handled) == 1
 
 
+@pytest.mark.parametrize(
+    ("batch", "expected"), [(1, [0, 1, 2]), (2, [[0, 1], [2]]), (8, [[0, 1, 2]])]
+)
+def test_a_consumer_with_a_limit_hands_out_so_many_messages_and_no_more(
+    batch: int, expected: list[Any]
+) -> None:
+    stage = entered(messages_max=3, batch=batch)
+    stage.fill(A0, 5)
+    stage.work()
+    found = [each.offset if batch == 1 else offsets(each) for each in stage.handled]
+    assert found == expected
+    assert stage.push.is_paused
+    stage.push.resume()
+    stage.work()
+    assert len(stage.handled) == len(expected)
+    assert stage.window().position == 3
+
+
+def test_a_failed_message_counts_for_the_limit() -> None:
+    stage = entered(messages_max=2)
+    stage.fill(A0, 3)
+    stage.errors = [ValueError("bad")]
+    stage.work()
+    assert [message.offset for message in stage.handled] == [0, 1]
+
+
 def test_a_stopped_window_hands_out_nothing() -> None:
     stage = entered()
     stage.fill(A0, 1)
