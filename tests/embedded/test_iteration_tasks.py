@@ -72,12 +72,16 @@ def test_tasks_that_make_their_block_first_handle_every_message(
     cluster: Cluster, concurrency: int
 ) -> None:
     topic, handled, open_blocks, most = f"tasks-{concurrency}", Counter[bytes](), 0, 0
+    all_open = asyncio.Event()
 
     async def work(consumer: AsyncPushConsumer, message: AsyncPushedMessage) -> None:
         nonlocal open_blocks, most
         async with message.processing():
             open_blocks += 1
             most = max(most, open_blocks)
+            if most == concurrency:
+                all_open.set()
+            await all_open.wait()
             await asyncio.sleep(0.001)
             open_blocks -= 1
             handled[message.body] += 1

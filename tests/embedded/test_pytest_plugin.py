@@ -134,11 +134,13 @@ def test_cluster_of_a_test_can_be_killed_and_set_up_by_a_marker(inner: pytest.Py
         import pytest
 
         def test_failover(rocketmq_cluster):
-            rocketmq_cluster.send("orders", "1")
+            # A send may create a topic on one broker only, which might be the one that is killed.
+            orders = rocketmq_cluster.topic("orders")
+            rocketmq_cluster.send(orders, "1")
             rocketmq_cluster.kill_broker(0)
-            rocketmq_cluster.send("orders", "2")
+            rocketmq_cluster.send(orders, "2")
             rocketmq_cluster.restart_broker(0)
-            assert len(rocketmq_cluster.wait_for("orders", 2, timeout=60.0)) == 2
+            assert len(rocketmq_cluster.wait_for(orders, 2, timeout=60.0)) == 2
 
         @pytest.mark.rocketmq_cluster(brokers=3)
         def test_marker(rocketmq, rocketmq_cluster):
