@@ -199,7 +199,7 @@ def assert_nobody_was_asked(result: Result) -> None:
     """Check a command that asks for confirmation, and had an empty standard input."""
     text = " ".join(result.stderr.split())
     assert text.endswith(
-        "Error: nobody can answer: standard input is empty and not a terminal; give --yes"
+        "Error: the question has no answer: standard input is empty and not a terminal; give --yes"
     )
     assert "Aborted" not in text
 

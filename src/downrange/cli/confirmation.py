@@ -25,5 +25,5 @@ def confirm(question: str) -> None:
             raise
         click.echo(err=True)  # ends the line of the question
         raise click.UsageError(
-            "nobody can answer: standard input is empty and not a terminal; give --yes"
+            "the question has no answer: standard input is empty and not a terminal; give --yes"
         ) from None

@@ -2,9 +2,9 @@
 
 uvicorn refuses requests while too many connections are open, and waits for the first request for
 ever. So a connection is closed unless a whole request arrives in time, and one address can have a
-part of all connections only. Without that, idle connections would keep everybody out. An answer
-that nobody reads ends a connection, too. The system buffers some of it; what waits here besides has
-to become less, however slowly.
+part of all connections only. Without that, idle connections would take all places. A connection is
+also closed if its peer does not read the answer: while bytes wait to be sent, some of them have to
+go out within the limit.
 
 The log names a peer that begins with TLS where there is none, and one of which uvicorn would warn
 without its name. Each such line comes once in ten seconds per host.

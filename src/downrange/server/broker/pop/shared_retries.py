@@ -7,11 +7,11 @@ The name `%RETRY%<group>_<topic>` is ambiguous:
 
 Apache delivers all messages of such a topic to each of these groups. Here a group pops those that
 a revival stored for it: they name it in ORIGIN_GROUP. The others are passed over. They stay in the
-queue, and each group has an offset of its own there, so nobody waits for them and none is lost. A
-pull of group a_b_c gets all of them, as in Apache. `%RETRY%<group>+<topic>` is not ambiguous.
+queue, where each group has its own offset, so no group waits for them, and none is lost. A pull of
+group a_b_c gets all of them, as in Apache. `%RETRY%<group>+<topic>` is not ambiguous.
 
-One rule: a message that does not say whose it is, is delivered, unless group a_b_c is known and the
-message was never popped: then it is a retry of that group.
+One rule: a message without ORIGIN_GROUP is delivered, unless group a_b_c is known and the message
+was never popped: then it is a retry of that group.
 """
 
 from __future__ import annotations
